@@ -1,0 +1,4 @@
+"""One agent a machine: reports the hardware, fetches weights, installs and supervises engines.
+
+Read app.py first; the story of one shard is in supervisor/.
+"""
