@@ -1,6 +1,7 @@
 """Time, injected.
 
-Rule 1: durations, deadlines and back-offs come from `monotonic_s()`; a wall clock that jumps moves none of them.
+Rule 1: durations, deadlines and back-offs come from `monotonic_s()`: no jump of the wall clock
+moves them.
 Rule 2: `now()` is for people: display, key expiry, stored rows.
 Rule 3: nobody else in the three packages reads a clock (ruff TID251 holds it).
 """

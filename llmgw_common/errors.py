@@ -1,6 +1,7 @@
 """One family of errors for all of llmgw, with one table of codes.
 
-Rule 1: raise with what was expected, what was found and what to do; never pass a library's text on unread.
+Rule 1: raise with what was expected, what was found and what to do; never pass a library's text
+on unread.
 Rule 2: a code is for programs and stays; a message is for people and may change.
 Rule 3: no secret, key or prompt in a message or a fact.
 """
@@ -35,7 +36,9 @@ ERROR_KINDS: Final[Mapping[str, ErrorKind]] = {
     "unavailable": ErrorKind(503, "Not available now", is_retryable=True),
     "internal": ErrorKind(500, "A fault of llmgw"),
     "engine_install_failed": ErrorKind(500, "The engine could not be installed", is_retryable=True),
-    "weights_unreadable": ErrorKind(500, "The weights could not be fetched or read", is_retryable=True),
+    "weights_unreadable": ErrorKind(
+        500, "The weights could not be fetched or read", is_retryable=True
+    ),
     "refused_by_node": ErrorKind(403, "The node's own rules forbid this"),
 }
 
