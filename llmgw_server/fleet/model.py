@@ -60,6 +60,7 @@ class Node:
     last_heard_at_s: float | None = None
     is_cordoned: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
+    enrolled_labels: Mapping[str, str] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
     host: str = ""
     boot_id: str = ""
@@ -106,8 +107,15 @@ class Shard:
 
     @property
     def is_terminal(self) -> bool:
-        """Nothing runs any more, and nothing will."""
+        """Stopped or failed: it will not come back."""
         return self.state in TERMINAL_SHARD_STATES
+
+    @property
+    def holds_resources(self) -> bool:
+        """Its GPUs and port are not free: it runs, may run, or could not be stopped."""
+        if self.state is ShardState.FAILED:
+            return self.error is not None and self.error.step == "stop"
+        return self.state is not ShardState.STOPPED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,8 +222,13 @@ class FleetView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Failed starts in a row of one model."""
+    """Failed replicas in a row of one model.
+
+    Attributes:
+        had_served: the last one had been ready before it failed.
+    """
 
     in_a_row: int
     last_at_s: float
     last_error: str = ""
+    had_served: bool = False

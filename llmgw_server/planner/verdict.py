@@ -1,4 +1,4 @@
-"""Why nothing was placed: the first rule that turned each candidate down, and one line for people."""
+"""Why nothing was placed: the first rule that turned each candidate down, and one line of text."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Verdict:
 
 
 def summarize(profile: str, n_nodes: int, verdicts: Sequence[Verdict]) -> str:
-    """Return one line like "0 of 3 nodes fit tp4: 2 are cordoned, 1 has too few free GPUs (...)"."""
+    """Return one line like "0 of 3 nodes fit tp4: 2 are cordoned, 1 lacks disk (...)"."""
     if not n_nodes:
         return f"no node fits {profile}: no node has joined yet"
     counts = Counter(verdict.reason.code for verdict in verdicts)
