@@ -121,7 +121,7 @@ class ServerSession:
             return []
         if self.state is SessionState.AWAITING_REGISTER:
             return self._first(message)
-        if message.session != self.session:
+        if message.session != self.session and not isinstance(message, Register):
             self.dropped += 1
             return []
         return self._live(message)
