@@ -20,9 +20,9 @@ def decide_wanted(draft: Draft) -> None:
 
 
 def _wanted(draft: Draft, model: Model) -> int:
-    least, most = model.scaling.min, model.scaling.max
+    least, most = model.scaling.min, model.scaling.most
     if least > 0:  # 1
-        return min(least, most) if most else least
+        return min(least, most)
     if draft.demand.waiting.get(ModelName(model.name), 0):  # 2
         return 1
     return 1 if _is_in_use(draft, model) else 0  # 3
