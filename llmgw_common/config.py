@@ -84,8 +84,8 @@ def load_settings(
         settings = model.model_validate(values)
     except ValidationError as error:
         document.data = values
-        for found in from_validation(error, document, model, file_name):
-            errors.append(_with_origin(found, origins))
+        found = from_validation(error, document, model, file_name)
+        errors.extend(_with_origin(mistake, origins) for mistake in found)
         raise InvalidDocumentError(errors) from error
     if errors:
         raise InvalidDocumentError(errors)
@@ -142,8 +142,9 @@ def _with_origin(error: DocumentError, origins: Mapping[str, str]) -> DocumentEr
 def _block(model: type[BaseModel], name: str) -> type[BaseModel] | None:
     field = model.model_fields.get(name)
     annotation = field.annotation if field else None
-    is_block = isinstance(annotation, type) and issubclass(annotation, BaseModel)
-    return annotation if is_block else None
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return None
 
 
 def _is_known(model: type[BaseModel], path: KeyPath) -> bool:

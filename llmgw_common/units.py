@@ -4,6 +4,7 @@
 fields. A bare number is seconds, or bytes.
 """
 
+import math
 import re
 from typing import Annotated, Final
 
@@ -21,8 +22,12 @@ _BYTES: Final = {
     "gib": 2**30,
     "tib": 2**40,
 }
-_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
+#: Longer numbers are no time and no size that anybody means.
+_DIGITS: Final = r"([0-9]{1,15}(?:\.[0-9]{1,9})?)"
+_PLAIN: Final = re.compile(_DIGITS)
+_DURATION_PART: Final = re.compile(_DIGITS + r"(ms|s|m|h|d)")
+_SIZE: Final = re.compile(_DIGITS + r"\s*([a-z]*)", re.IGNORECASE)
+_LARGEST: Final = 10**18
 
 
 def parse_duration(value: object) -> float:
@@ -32,12 +37,12 @@ def parse_duration(value: object) -> float:
         ValueError: it is none of these, or negative.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if value < 0:
-            raise ValueError(f"a duration is not negative: {value}")
+        if not (math.isfinite(value) and 0 <= value <= _LARGEST):
+            raise ValueError("a duration is a number of seconds, not negative and not endless")
         return float(value)
     if isinstance(value, str):
         text = value.strip().lower()
-        if re.fullmatch(r"\d+(\.\d+)?", text):
+        if _PLAIN.fullmatch(text):
             return float(text)
         parts = _DURATION_PART.findall(text)
         if parts and "".join(number + unit for number, unit in parts) == text:
@@ -52,8 +57,8 @@ def parse_bytes(value: object) -> int:
         ValueError: it is none of these, or negative.
     """
     if isinstance(value, int) and not isinstance(value, bool):
-        if value < 0:
-            raise ValueError(f"a size is not negative: {value}")
+        if not 0 <= value <= _LARGEST:
+            raise ValueError("a size is a number of bytes, not negative and below 2**60")
         return value
     if isinstance(value, str):
         match = _SIZE.fullmatch(value.strip())

@@ -59,6 +59,7 @@ def read_yaml(text: str) -> list[LinedDocument]:
     if len(text.encode()) > SIZE_BYTES_MAX:
         raise YamlError(f"the text is larger than {SIZE_BYTES_MAX >> 20} MiB")
     try:
+        _count(text)
         nodes = list(yaml.compose_all(text, Loader=yaml.CSafeLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -73,6 +74,13 @@ def read_yaml(text: str) -> list[LinedDocument]:
             document.data = reader.read(node, (), 0)
             documents.append(document)
     return documents
+
+
+def _count(text: str) -> None:
+    """Refuse too many values before any tree is built: events are cheap, nodes are not."""
+    for count, event in enumerate(yaml.parse(text, Loader=yaml.CSafeLoader)):
+        if count > 3 * NODES_MAX:
+            raise YamlError(f"more than {NODES_MAX} values", event.start_mark.line + 1)
 
 
 class _Reader:

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from llmgw_common.documents.engines import Engine
 from llmgw_common.documents.sections import ArgValue, EnvName, ModelNameText, Name, Section
-from llmgw_common.documents.source import parse_source
+from llmgw_common.documents.source import HubSource, parse_source
 from llmgw_common.units import Bytes, Duration
 
 ModelKind = Literal["chat", "completion", "embedding", "rerank", "transcription", "image"]
@@ -138,8 +139,13 @@ class Model(Section):
 
     @model_validator(mode="after")
     def _remote_code_is_pinned(self) -> Self:
-        if self.trust_remote_code and self.source.startswith("hf://") and "@" not in self.source:
-            raise ValueError("trust_remote_code needs a pinned revision: hf://ORG/NAME@COMMIT")
+        source = parse_source(self.source)
+        if self.trust_remote_code and isinstance(source, HubSource):
+            if not re.fullmatch(r"[0-9a-f]{40}", source.revision):
+                raise ValueError(
+                    "trust_remote_code runs the repository's code, so it needs a pinned commit: "
+                    "hf://ORG/NAME@<40 hex digits>; a branch or tag can be moved"
+                )
         return self
 
     def profile(self, name: str) -> Profile | None:
