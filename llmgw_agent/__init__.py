@@ -2,3 +2,5 @@
 
 Read app.py first; the story of one shard is in supervisor/.
 """
+
+__version__ = "0.1.0"
