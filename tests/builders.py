@@ -1,8 +1,10 @@
 """One line a case: nodes, shards, replicas, reports and catalogs with sensible defaults."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
+from llmgw_common.documents.catalog import Catalog, load_catalog
 from llmgw_common.ids import ModelName, NodeId, ReplicaId, ShardId
 from llmgw_common.protocol.facts import GpuFacts, NodeFacts, ShardError, ShardReport
 from llmgw_common.protocol.messages import Heartbeat, Register
@@ -137,3 +139,23 @@ def make_heartbeat(*reports: ShardReport, session: int = 1, **fields: Any) -> He
         "shards": reports,
     }
     return Heartbeat(**(defaults | fields))
+
+
+def make_catalog(*models: dict[str, Any], pools: tuple[dict[str, Any], ...] = ()) -> Catalog:
+    """A catalog with a simulated engine `e` and models that need not say everything."""
+    filled = []
+    for model in models or ({},):
+        profiles = [
+            {"name": "p", "engine": "e", "gpus": 1} | profile
+            for profile in model.get("profiles", [{}])
+        ]
+        filled.append({"name": "m"} | model | {"profiles": profiles})
+    return load_catalog(
+        json.dumps(
+            {
+                "engines": [{"name": "e", "kind": "simulated"}],
+                "pools": list(pools),
+                "models": filled,
+            }
+        )
+    )

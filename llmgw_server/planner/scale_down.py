@@ -35,7 +35,9 @@ def _end_removed_models(draft: Draft) -> None:
 def _end_surplus(draft: Draft, model: Model) -> None:
     wanted = draft.wanted[ModelName(model.name)]
     have = draft.counting(model)
-    for replica in sorted(have, key=lambda r: _usefulness(draft, model, r))[: len(have) - wanted]:
+    for replica in sorted(have, key=lambda r: _usefulness(draft, model, r))[
+        : max(len(have) - wanted, 0)
+    ]:
         if wanted == 0:
             idle_s = model.scaling.idle_timeout
             text = f"no request for {idle_s:.0f} s, and the model is on demand"
