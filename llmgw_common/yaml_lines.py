@@ -80,7 +80,8 @@ def _count(text: str) -> None:
     """Refuse too many values before any tree is built: events are cheap, nodes are not."""
     for count, event in enumerate(yaml.parse(text, Loader=yaml.CSafeLoader)):
         if count > 3 * NODES_MAX:
-            raise YamlError(f"more than {NODES_MAX} values", event.start_mark.line + 1)
+            mark = event.start_mark
+            raise YamlError(f"more than {NODES_MAX} values", mark.line + 1 if mark else 0)
 
 
 class _Reader:

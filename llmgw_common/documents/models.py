@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -13,6 +13,9 @@ from llmgw_common.documents.source import HubSource, parse_source
 from llmgw_common.units import Bytes, Duration
 
 ModelKind = Literal["chat", "completion", "embedding", "rerank", "transcription", "image"]
+
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 def _check_source(text: str) -> str:
@@ -140,12 +143,12 @@ class Model(Section):
     @model_validator(mode="after")
     def _remote_code_is_pinned(self) -> Self:
         source = parse_source(self.source)
-        if self.trust_remote_code and isinstance(source, HubSource):
-            if not re.fullmatch(r"[0-9a-f]{40}", source.revision):
-                raise ValueError(
-                    "trust_remote_code runs the repository's code, so it needs a pinned commit: "
-                    "hf://ORG/NAME@<40 hex digits>; a branch or tag can be moved"
-                )
+        is_pinned = not isinstance(source, HubSource) or _COMMIT.fullmatch(source.revision)
+        if self.trust_remote_code and not is_pinned:
+            raise ValueError(
+                "trust_remote_code runs the repository's code, so it needs a pinned commit: "
+                "hf://ORG/NAME@<40 hex digits>; a branch or tag can be moved"
+            )
         return self
 
     def profile(self, name: str) -> Profile | None:
