@@ -52,9 +52,10 @@ class Admission:
         try:
             async with asyncio.timeout(route.limits.max_wait_s):
                 return await self._wait(route, waiters, table)
-        except TimeoutError:
+        except TimeoutError as error:
             found = table().find(route.name) or route
-            raise not_ready(found, f"No replica was ready within {route.limits.max_wait_s:.0f} s.")
+            what = f"No replica was ready within {route.limits.max_wait_s:.0f} s."
+            raise not_ready(found, what) from error
         finally:
             if not waiters:
                 self._waiters.pop(route.name, None)

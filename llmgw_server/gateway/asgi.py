@@ -11,7 +11,6 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
-import structlog
 
 from llmgw_common.ids import IdSource
 from llmgw_server.gateway.auth import KeyRecord
@@ -20,8 +19,6 @@ from llmgw_server.gateway.errors import Refusal, body_of
 from llmgw_server.gateway.peek import too_large
 from llmgw_server.gateway.table import ModelRoute
 from llmgw_server.gateway.upstream import Headers, UpstreamError
-
-log = structlog.get_logger(__name__)
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -140,10 +137,12 @@ class _AsgiClient:
         self._send = send
         self.request_id = request_id
         self._has_head = False
+        self._has_length = False
         self._is_over = False
 
     async def head(self, status: int, headers: Headers) -> None:
         self._has_head = True
+        self._has_length = any(name == b"content-length" for name, _ in headers)
         headers = [*headers, (b"x-request-id", self.request_id.encode())]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
@@ -151,12 +150,14 @@ class _AsgiClient:
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def end(self, *, is_cut: bool = False) -> None:
-        """End the answer; one that was cut short of its announced length cannot be ended well."""
-        if self._has_head and not self._is_over:
-            self._is_over = True
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-        elif is_cut:
-            log.warning("an answer failed before its head", request_id=self.request_id)
+        """End the answer, unless it was cut short of its announced length.
+
+        Such a one is left open: the server then closes the connection, and the client sees it.
+        """
+        if self._is_over or not self._has_head or (is_cut and self._has_length):
+            return
+        self._is_over = True
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def json(self, content: dict[str, Any]) -> None:
         """Send a whole JSON answer."""

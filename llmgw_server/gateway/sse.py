@@ -1,7 +1,7 @@
 """Event streams: what is read of them never touches what is relayed.
 
-`UsageTail` looks at the end of an answer for its token counts. `UsageFilter` takes out the one event
-that we asked for and the client did not; all other bytes pass as they came.
+`UsageTail` looks at the end of an answer for its token counts. `UsageFilter` takes out the one
+event that we asked for and the client did not; all other bytes pass as they came.
 """
 
 import re

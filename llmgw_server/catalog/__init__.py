@@ -1,0 +1,1 @@
+"""What is wanted: the catalog in force and its revisions. revisions.py is the whole story."""

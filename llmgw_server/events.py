@@ -1,0 +1,176 @@
+"""Everything that happens is an event: kept in the store, and streamed to who follows.
+
+Rule 1: `emit` never waits: what cannot be written in time is counted, not waited for.
+Rule 2: ids rise by one and go on after a restart, so `since` is a resume point.
+Rule 3: a follower that does not read is cut off; it resumes by its last id.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Protocol
+
+import structlog
+
+from llmgw_common.clock import Clock
+from llmgw_common.redact import redact
+
+log = structlog.get_logger(__name__)
+
+FLUSH_S: Final = 0.5
+#: Events kept in memory for followers that resume.
+RECENT: Final = 2000
+#: Events that may wait to be written.
+PENDING_MAX: Final = 10_000
+FOLLOWER_QUEUE: Final = 1000
+
+Fact = str | int | float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to an object; `actor` is a key's name, or `llmgw` itself."""
+
+    id: int
+    at: datetime
+    object_kind: str
+    object_id: str
+    code: str
+    text: str
+    actor: str = "llmgw"
+    trace_id: str = ""
+    facts: dict[str, Fact] = field(default_factory=dict)
+
+
+class EventStore(Protocol):
+    """Where events are kept."""
+
+    async def write(self, events: Sequence[Event]) -> None:
+        """Add events."""
+        ...
+
+    async def read(self, since: int, limit: int) -> list[Event]:
+        """Return events after id `since`, oldest first; the newest ones if `since` is 0."""
+        ...
+
+    async def last_id(self) -> int:
+        """Return the highest id, 0 if there is none."""
+        ...
+
+    async def forget_before(self, at: datetime) -> None:
+        """Delete older ones."""
+        ...
+
+
+class EventBus:
+    """Takes events, numbers them, writes them, and hands them to followers."""
+
+    def __init__(self, store: EventStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._last_id = 0
+        self._recent: deque[Event] = deque(maxlen=RECENT)
+        self._pending: deque[Event] = deque()
+        self._followers: set[asyncio.Queue[Event | None]] = set()
+        self._writer: asyncio.Task[None] | None = None
+        self.lost = 0
+
+    async def start(self) -> None:
+        """Go on after the last stored id, and begin to write."""
+        self._last_id = await self._store.last_id()
+        self._writer = asyncio.create_task(self._write_on(), name="events-writer")
+
+    async def stop(self) -> None:
+        """Write what is there and end the followers."""
+        if self._writer:
+            self._writer.cancel()
+            await asyncio.gather(self._writer, return_exceptions=True)
+        await self._flush()
+        for queue in self._followers:
+            _offer(queue, None)
+
+    def emit(
+        self,
+        object_kind: str,
+        object_id: str,
+        code: str,
+        text: str,
+        *,
+        actor: str = "llmgw",
+        facts: Sequence[tuple[str, Fact]] = (),
+    ) -> Event:  # fmt: skip
+        """Record something that happened; secrets are masked."""
+        self._last_id += 1
+        event = Event(
+            id=self._last_id,
+            at=self._clock.now(),
+            object_kind=object_kind,
+            object_id=object_id,
+            code=code,
+            text=redact(text),
+            actor=actor,
+            facts={name: redact(v) if isinstance(v, str) else v for name, v in facts},
+        )
+        self._recent.append(event)
+        if len(self._pending) < PENDING_MAX:
+            self._pending.append(event)
+        else:
+            self.lost += 1
+        for queue in tuple(self._followers):
+            if not _offer(queue, event):
+                self._followers.discard(queue)
+                queue.get_nowait()
+                _offer(queue, None)
+        log.info("event", code=code, object=object_kind, id=object_id, text=event.text)
+        return event
+
+    async def read(self, since: int, limit: int) -> list[Event]:
+        """Return events after `since`, oldest first; the newest if `since` is 0."""
+        await self._flush()
+        return await self._store.read(since, limit)
+
+    async def follow(self, since: int) -> AsyncIterator[Event]:
+        """Yield events after `since`, then new ones; ends if the follower is too slow."""
+        queue: asyncio.Queue[Event | None] = asyncio.Queue(FOLLOWER_QUEUE)
+        self._followers.add(queue)
+        try:
+            last = since
+            if since < self._last_id:
+                for event in await self.read(since, RECENT) if since else ():
+                    last = event.id
+                    yield event
+            while (next_event := await queue.get()) is not None:
+                if next_event.id > last:
+                    yield next_event
+        finally:
+            self._followers.discard(queue)
+
+    async def forget_before(self, at: datetime) -> None:
+        """Delete stored events older than `at`."""
+        await self._store.forget_before(at)
+
+    async def _write_on(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            await self._flush()
+
+    async def _flush(self) -> None:
+        batch = list(self._pending)
+        self._pending.clear()
+        if not batch:
+            return
+        try:
+            await self._store.write(batch)
+        except Exception as error:  # noqa: BLE001 - any store's failure: keep them, try again
+            log.warning("events could not be written; kept", events=len(batch), error=repr(error))
+            self._pending.extendleft(reversed(batch))
+
+
+def _offer(queue: asyncio.Queue[Event | None], event: Event | None) -> bool:
+    try:
+        queue.put_nowait(event)
+    except asyncio.QueueFull:
+        return False
+    return True
