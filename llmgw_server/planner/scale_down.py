@@ -4,6 +4,7 @@ Order: not yet ready ones, then stale ones, then the least recently used. Ready 
 others are stopped at once. Replicas of a model that left the catalog end when the server settled.
 """
 
+from llmgw_common.documents.catalog import Catalog
 from llmgw_common.documents.models import Model
 from llmgw_common.ids import ModelName
 from llmgw_common.reason import Reason, ReasonCode
@@ -52,14 +53,14 @@ def _end_surplus(draft: Draft, model: Model) -> None:
 def _usefulness(draft: Draft, model: Model, replica: Replica) -> tuple[int, int, float, float, str]:
     rank = (ReplicaState.PLACING, ReplicaState.STARTING, ReplicaState.READY).index(replica.state)
     used_at_s = replica.last_used_at_s or replica.ready_at_s or replica.created_at_s
-    is_fresh = 0 if is_stale(draft, model, replica) else 1
+    is_fresh = 0 if is_stale(draft.catalog, model, replica) else 1
     return rank, is_fresh, used_at_s, -replica.created_at_s, replica.replica_id
 
 
-def is_stale(draft: Draft, model: Model, replica: Replica) -> bool:
+def is_stale(catalog: Catalog, model: Model, replica: Replica) -> bool:
     """The profile was edited since the replica was placed; an unknown fingerprint is not stale."""
     profile = model.profile(replica.profile)
-    engine = draft.catalog.engine(profile.engine) if profile else None
+    engine = catalog.engine(profile.engine) if profile else None
     if profile is None or engine is None:
         return True
     return bool(replica.fingerprint) and replica.fingerprint != profile.fingerprint(engine, model)

@@ -1,7 +1,7 @@
 """Opens the database: one server a SQLite file, checked, migrated, and never silently empty.
 
 Rule 1: SQLite runs in WAL mode with synchronous=FULL: an acknowledged write survives a power cut.
-Rule 2: a file that is damaged, or whose schema is newer than this program, is refused with one line.
+Rule 2: a file that is damaged, or whose schema is newer than this program's, is refused in words.
 Rule 3: an error of the database is told as `unavailable`; what was not committed is not in force.
 """
 
@@ -41,7 +41,7 @@ class Database:
         """Open, check and migrate the database of a SQLAlchemy URL.
 
         Raises:
-            LlmgwError: `conflict` (another server has it), `unavailable` (damaged, too new, no access).
+            LlmgwError: `conflict` (another server has it), `unavailable` (damaged, too new).
         """
         parsed = make_url(url)
         lock = None

@@ -1,0 +1,30 @@
+"""/api/v1/events: what happened, and what happens now."""
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+
+from llmgw_common.api.models import EventView, Page
+from llmgw_server.admin.paging import Limit
+from llmgw_server.admin.roles import control_plane, need
+from llmgw_server.admin.sse import stream
+from llmgw_server.admin.views import event_view
+
+router = APIRouter(prefix="/api/v1/events", tags=["events"], dependencies=[Depends(need("viewer"))])
+
+
+@router.get("", operation_id="list_events", response_model=Page[EventView])
+async def list_events(
+    request: Request, since: int = 0, limit: Limit = 200, follow: bool = False
+) -> Page[EventView] | Response:
+    """Return events after the id `since`, oldest first (without it the newest).
+
+    With `follow=1` it is a stream of server-sent events that goes on; `Last-Event-ID` resumes it.
+    """
+    bus = control_plane(request).events
+    if follow:
+        last_id = request.headers.get("last-event-id", "")
+        begin = int(last_id) if last_id.isdigit() else since
+        return stream(bus.follow(begin), event_view, lambda event: str(event.id))
+    found = await bus.read(since, limit)
+    cursor = str(found[-1].id) if len(found) == limit else ""
+    return Page(items=tuple(event_view(event) for event in found), next=cursor)
