@@ -2,3 +2,5 @@
 
 Read app.py first: it builds each object once and shows how the three paths meet.
 """
+
+__version__ = "0.1.0"
