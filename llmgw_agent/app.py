@@ -92,11 +92,12 @@ class Agent:
             stopping.cancel()
 
     async def _end(self, channel: asyncio.Task[None]) -> None:
-        if self._settings.stop_engines_on_exit:
-            await self._supervisor.stop_all(self._settings.stop_grace)
+        # The channel ends first: a server that saw the engines stop would place them here again.
         await self._connection.say_going("the agent was told to end")
         channel.cancel()
         await asyncio.gather(channel, return_exceptions=True)
+        if self._settings.stop_engines_on_exit:
+            await self._supervisor.stop_all(self._settings.stop_grace)
         await self._supervisor.let_go()
         await self._weights.close()
         await self._inventory.close()
