@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "llmgw needs Python 3.11 or newer; this is %s. Try: make PYTHON=python3.11" % sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv sync --frozen --quiet --inexact --all-groups
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv sync --frozen --quiet --inexact --all-groups --compile-bytecode
 	@touch $(STAMP)
 
 demo: $(STAMP) ## run everything on this machine with a real engine and model (ARGS="--once", "--simulate 3x8xH200")

@@ -7,7 +7,9 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -301,6 +303,19 @@ class _HttpServer(uvicorn.Server):
     async def shutdown(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's own
         await self._before()
         await super().shutdown(*args, **kwargs)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take signals without raising them again at the end: a clean stop has exit code 0."""
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        for number in numbers:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
 
 
 async def run(settings: ServerSettings, announce: Callable[[str], None]) -> None:
