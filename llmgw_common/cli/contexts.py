@@ -1,110 +1,83 @@
-"""Contexts: named pairs of server and key in a file of the user (mode 0600).
+"""Which server, and with which key: flags > environment > the context in use > loopback.
 
-The file is config.yaml in $XDG_CONFIG_HOME/llmgw, or ~/.config/llmgw:
+Contexts are kept in ~/.config/llmgw/config.yaml (or $XDG_CONFIG_HOME), readable by its user only.
 
-    current: prod
-    contexts:
-      prod: {server: "https://llmgw.example.org", key: llmgw-...}
-
-Rule: the file holds keys, so it is written by rename, readable by its user only.
+Rule: a context's key goes to that context's server only, never to one named by a flag or variable.
 """
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_serializer
 
-from llmgw_common.cli.exits import BadInputError
-from llmgw_common.documents.sections import Name
+DEFAULT_SERVER: Final = "http://127.0.0.1:8000"
 
 
 class Context(BaseModel):
-    """One server and the key for it."""
+    """A server and the key to use with it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
-    server: str
+    server: str = DEFAULT_SERVER
     key: SecretStr = SecretStr("")
 
     @field_serializer("key")
-    def _whole_key(self, key: SecretStr) -> str:
-        return key.get_secret_value()
+    def _reveal_in_the_file(self, value: SecretStr) -> str:
+        return value.get_secret_value()
 
 
 class Contexts(BaseModel):
     """The whole file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     current: str = ""
-    contexts: dict[Name, Context] = Field(default_factory=dict)
-
-    def named(self, name: str) -> Context:
-        """Return the context of that name.
-
-        Raises:
-            BadInputError: there is none.
-        """
-        found = self.contexts.get(name)
-        if found is None:
-            known = ", ".join(sorted(self.contexts)) or "none; make one with llmgw context set"
-            raise BadInputError(f"there is no context {name!r}; known: {known}")
-        return found
-
-    def with_context(self, name: str, context: Context) -> "Contexts":
-        """Return these with one more (or another one of that name), made the current one."""
-        return _checked({"current": name, "contexts": {**self.contexts, name: context}})
-
-    def using(self, name: str) -> "Contexts":
-        """Return these with another current one."""
-        self.named(name)
-        return self.model_copy(update={"current": name})
+    contexts: dict[str, Context] = Field(default_factory=dict)
 
 
-def contexts_file(environment: Mapping[str, str]) -> Path:
-    """Return where the contexts are."""
-    base = environment.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(base).expanduser() / "llmgw" / "config.yaml"
+class ContextFileError(Exception):
+    """The file cannot be read."""
 
 
-def read_contexts(file: Path) -> Contexts:
-    """Return what the file holds; nothing if there is none.
+def file_path(environment: Mapping[str, str]) -> Path:
+    """Return where contexts are kept."""
+    folder = environment.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(folder).expanduser() / "llmgw" / "config.yaml"
+
+
+def read(path: Path) -> Contexts:
+    """Return the contexts; none if there is no file.
 
     Raises:
-        BadInputError: it cannot be read or understood.
+        ContextFileError: the file is not what this program writes.
     """
     try:
-        return _checked(yaml.safe_load(file.read_text(encoding="utf-8")) or {})
+        return Contexts.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
     except FileNotFoundError:
         return Contexts()
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, BadInputError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not a file of contexts"
-        raise BadInputError(f"{file} cannot be read: {why}") from error
+    except (OSError, yaml.YAMLError, ValidationError) as error:
+        raise ContextFileError(f"{path} cannot be read; mend or delete it") from error
 
 
-def write_contexts(file: Path, contexts: Contexts) -> None:
-    """Replace the file, whole or not at all.
-
-    Raises:
-        BadInputError: it cannot be written.
-    """
-    text = yaml.safe_dump(contexts.model_dump(mode="json"), sort_keys=False)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        staging = file.with_name(file.name + ".new")
-        staging.unlink(missing_ok=True)
-        with os.fdopen(os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-            out.write(text)
-        staging.replace(file)
-    except OSError as error:
-        raise BadInputError(f"{file} cannot be written: {error.strerror}") from error
+def write(path: Path, contexts: Contexts) -> None:
+    """Keep the contexts."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    staged = path.with_suffix(".new")
+    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        yaml.safe_dump(contexts.model_dump(), file, sort_keys=False)
+    staged.rename(path)
 
 
-def _checked(content: object) -> Contexts:
-    try:
-        return Contexts.model_validate(content)
-    except ValidationError as error:
-        places = sorted({".".join(map(str, e["loc"])) for e in error.errors(include_input=False)})
-        raise BadInputError(f"contexts have errors at {', '.join(places)}") from error
+def choose(
+    server: str | None, key: str | None, environment: Mapping[str, str], contexts: Contexts
+) -> Context:
+    """Return the server and key in force; see the module's rule."""
+    kept = contexts.contexts.get(contexts.current, Context())
+    address = server or environment.get("LLMGW_SERVER") or kept.server
+    kept_key = kept.key.get_secret_value() if address == kept.server else ""
+    text = key or environment.get("LLMGW_KEY") or kept_key
+    return Context(server=address, key=SecretStr(text))

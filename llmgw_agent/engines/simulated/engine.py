@@ -134,19 +134,20 @@ async def _generate(request: Request) -> Response:
         return refusal
     engine = _engine(request)
     body: dict[str, Any] = await request.json()
-    count = body.get("max_completion_tokens") or body.get("max_tokens") or engine.script.tokens
+    asked = body.get("max_completion_tokens") or body.get("max_tokens") or engine.script.tokens
+    count = min(int(asked), engine.script.tokens)
     is_chat = request.url.path.endswith("/chat/completions")
     prompt_tokens = len(json.dumps(body.get("messages") or body.get("prompt") or "")) // 4
     usage = {
         "prompt_tokens": prompt_tokens,
-        "completion_tokens": int(count),
-        "total_tokens": prompt_tokens + int(count),
+        "completion_tokens": count,
+        "total_tokens": prompt_tokens + count,
     }
     if body.get("stream") is True:
         wants_usage = bool((body.get("stream_options") or {}).get("include_usage"))
-        events = _stream(engine, int(count), is_chat, usage if wants_usage else None)
+        events = _stream(engine, count, is_chat, usage if wants_usage else None)
         return StreamingResponse(events, media_type="text/event-stream")
-    text = "".join([token async for token in engine.tokens(int(count))])
+    text = "".join([token async for token in engine.tokens(count)])
     choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
     choice |= {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
     return JSONResponse(_envelope(engine, is_chat, choices=[choice], usage=usage))

@@ -13,7 +13,7 @@ class Script:
         load_s: time from launch until it is healthy.
         first_token_s: time to the first token of an answer.
         tokens_per_s: after that.
-        tokens: length of an answer if the request sets no limit.
+        tokens: length of an answer; a request may ask for fewer.
         slots: requests served at once; the others wait.
         fail_load: text to print before it exits with code 1 while loading.
         exit_after_requests: exits with `exit_code` after so many answers; 0 is never.

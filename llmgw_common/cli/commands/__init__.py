@@ -1,1 +1,1 @@
-"""One file a group of commands; each has `add_to(app)`, which main.py calls."""
+"""The commands, one file a group; each module has a `register(app)`."""

@@ -16,6 +16,8 @@ import httpx
 
 #: Agents end their engines before they end: SIGTERM, the engines' grace, and a little.
 _END_S: Final = 40.0
+#: Becomes the program, tied to this process: a demo that is killed takes its programs along.
+_CHILD: Final = "llmgw_common.cli.demo.child"
 
 
 class StartError(Exception):
@@ -34,7 +36,7 @@ class Programs:
         log = self.log_of(name)
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [sys.executable, "-m", _CHILD, str(os.getpid()), module, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

