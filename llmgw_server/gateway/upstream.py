@@ -97,6 +97,7 @@ class _Connection(asyncio.Protocol):
         self._has_head = False
         self._has_length = False
         self._is_done = False
+        self._is_unclean = False
         self._keeps_alive = False
         self._error: UpstreamError | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -137,7 +138,8 @@ class _Connection(asyncio.Protocol):
         return joined
 
     def finish(self) -> None:
-        if self._is_done and self._keeps_alive and not self._chunks and self.is_open:
+        is_clean = self._is_done and not self._is_unclean and not self._chunks
+        if is_clean and self._keeps_alive and self.is_open:
             self._reset()
             self.is_used = True
             self._pool.give_back(self)
@@ -178,6 +180,8 @@ class _Connection(asyncio.Protocol):
     # --- httptools' callbacks --------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self._is_done:
+            self._is_unclean = True  # a second answer to one request: never mix it in, never reuse
         self._headers = []
         self._head_bytes = 0
 
@@ -190,7 +194,7 @@ class _Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         self._is_interim = 100 <= status < 200
-        if self._is_interim or self._head is None:
+        if self._is_interim or self._head is None or self._is_unclean:
             return
         self._has_head = True
         self._has_length = any(
@@ -202,6 +206,8 @@ class _Connection(asyncio.Protocol):
             self._head.set_result(Head(status=status, headers=self._headers))
 
     def on_body(self, body: bytes) -> None:
+        if self._is_unclean:
+            return
         self._chunks.append(body)
         self._buffered += len(body)
         if self._buffered > BUFFER_BYTES and not self._is_paused and self._transport:
