@@ -9,8 +9,8 @@ ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-integration e2e e2e-compose lint fmt docs clean \
-        simulate simulate-mutants bench-planner bench-gateway bench-affinity
+.PHONY: help setup demo test test-unit test-integration e2e e2e-compose lint fmt reference docs \
+        clean simulate simulate-mutants bench-planner bench-gateway bench-affinity
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ lint: $(STAMP) ## what CI checks of the code: format, rules, types, import contr
 fmt: $(STAMP) ## format the code and mend what can be mended by itself
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+reference: $(STAMP) ## write docs/reference/ anew from the code
+	@$(BIN)/python -m docs.gen.write
 
 docs: $(STAMP) ## build the documentation into site/
 	@$(BIN)/mkdocs build --strict --quiet --site-dir site
