@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest
         clean simulate simulate-mutants bench-planner bench-gateway bench-affinity
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+	@awk -F ':.*## ' '/^[a-z0-9 -]+:.*## / {n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-18s %s\n", names[i], $$2}' $(MAKEFILE_LIST) | sort
 
 setup: $(STAMP) ## make .venv with everything in it (the other targets do this by themselves)
 
