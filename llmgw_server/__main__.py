@@ -1,9 +1,10 @@
 """`llmgw-server`: read the settings, run the server."""
 
-import asyncio
 import os
 import sys
 from pathlib import Path
+
+import uvloop
 
 from llmgw_common.command_line import parser_for, settings_or_exit
 from llmgw_common.document_errors import InvalidDocumentError
@@ -28,7 +29,7 @@ def main() -> None:
     setup_logging(settings.logs.level, settings.logs.format)
     end_tracing = setup_tracing(settings.tracing, "llmgw-server")
     try:
-        asyncio.run(run(settings, lambda key: _announce(key, settings.admin_key_file)))
+        uvloop.run(run(settings, lambda key: _announce(key, settings.admin_key_file)))
     except (LlmgwError, InvalidDocumentError) as error:
         print(f"llmgw-server: {error}", file=sys.stderr)
         raise SystemExit(1) from error

@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 import uvicorn
 from fastapi import FastAPI
+from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
 from prometheus_client import CollectorRegistry, generate_latest
 
 from llmgw_common.clock import Clock, SystemClock
@@ -248,6 +249,8 @@ class ServerApp:
             )
         )
         api.include_router(agent_routes(self.hub, self.enrollment))
+        if self.settings.tracing.enabled:
+            FastAPIInstrumentor.instrument_app(api, excluded_urls="healthz,readyz,metrics")
         return api
 
     def _explain(self, name: str) -> Explanation | None:

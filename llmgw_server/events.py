@@ -51,8 +51,8 @@ class EventStore(Protocol):
         """Add events."""
         ...
 
-    async def read(self, since: int, limit: int) -> list[Event]:
-        """Return events after id `since`, oldest first; the newest ones if `since` is 0."""
+    async def read(self, since: int | None, limit: int) -> list[Event]:
+        """Return events after id `since`, oldest first; the newest ones if it is None."""
         ...
 
     async def last_id(self) -> int:
@@ -126,19 +126,22 @@ class EventBus:
         log.info("event", code=code, object=object_kind, id=object_id, text=event.text)
         return event
 
-    async def read(self, since: int, limit: int) -> list[Event]:
-        """Return events after `since`, oldest first; the newest if `since` is 0."""
+    async def read(self, since: int | None, limit: int) -> list[Event]:
+        """Return events after `since`, oldest first; the newest if it is None."""
         await self._flush()
         return await self._store.read(since, limit)
 
-    async def follow(self, since: int) -> AsyncIterator[Event]:
-        """Yield events after `since`, then new ones; ends if the follower is too slow."""
+    async def follow(self, since: int | None) -> AsyncIterator[Event]:
+        """Yield events after `since` (None: from now on), then new ones as they happen.
+
+        Ends if the follower is too slow; it resumes by the last id that it saw.
+        """
         queue: asyncio.Queue[Event | None] = asyncio.Queue(FOLLOWER_QUEUE)
         self._followers.add(queue)
         try:
-            last = since
-            if since < self._last_id:
-                for event in await self.read(since, RECENT) if since else ():
+            last = self._last_id if since is None else since
+            while last < self._last_id:
+                for event in await self.read(last, RECENT):
                     last = event.id
                     yield event
             while (next_event := await queue.get()) is not None:

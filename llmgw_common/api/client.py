@@ -121,10 +121,10 @@ class ApiClient:
 
     # --- events, keys, tokens --------------------------------------------------------------------
 
-    def events(self, *, since: int = 0, limit: int = 200) -> tuple[EventView, ...]:
+    def events(self, *, since: int | None = None, limit: int = 200) -> tuple[EventView, ...]:
         """Return events after the id `since`, oldest first; without it, the newest ones."""
-        page = self._get_page("/events", EventView, {"since": since, "limit": limit})
-        return page.items
+        params = {"limit": limit} if since is None else {"limit": limit, "since": since}
+        return self._get_page("/events", EventView, params).items
 
     def follow_events(self, since: int) -> Iterator[EventView]:
         """Yield events after the id `since` as they happen, until the caller stops."""

@@ -14,11 +14,12 @@ router = APIRouter(prefix="/api/v1/events", tags=["events"], dependencies=[Depen
 
 @router.get("", operation_id="list_events", response_model=Page[EventView])
 async def list_events(
-    request: Request, since: int = 0, limit: Limit = 200, follow: bool = False
+    request: Request, since: int | None = None, limit: Limit = 200, follow: bool = False
 ) -> Page[EventView] | Response:
-    """Return events after the id `since`, oldest first (without it the newest).
+    """Return events after the id `since`, oldest first; without it the newest.
 
-    With `follow=1` it is a stream of server-sent events that goes on; `Last-Event-ID` resumes it.
+    With `follow=1` it is a stream of server-sent events: those after `since` (without it, from now
+    on), and then each as it happens; `Last-Event-ID` resumes it.
     """
     bus = control_plane(request).events
     if follow:

@@ -116,17 +116,17 @@ class EventRows:
         async with self._database.begin() as connection:
             await connection.execute(sa.insert(events), rows)
 
-    async def read(self, since: int, limit: int) -> list[Event]:
-        """Return events after `since`, oldest first; the newest ones if `since` is 0."""
+    async def read(self, since: int | None, limit: int) -> list[Event]:
+        """Return events after `since`, oldest first; the newest ones if it is None."""
         query = sa.select(events).limit(limit)
-        if since:
+        if since is not None:
             query = query.where(events.c.id > since).order_by(events.c.id)
         else:
             query = query.order_by(events.c.id.desc())
         async with self._database.begin() as connection:
             rows = (await connection.execute(query)).all()
         found = [_event(row) for row in rows]
-        return found if since else found[::-1]
+        return found[::-1] if since is None else found
 
     async def last_id(self) -> int:
         """Return the highest id."""

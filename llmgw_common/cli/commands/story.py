@@ -39,7 +39,7 @@ def logs(
 def events(
     context: typer.Context,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until Ctrl-C")] = False,
-    since: Annotated[int, typer.Option(help="only those after this id")] = 0,
+    since: Annotated[int | None, typer.Option(help="only those after this id")] = None,
     limit: Annotated[int, typer.Option(help="how many at most")] = 100,
 ) -> None:
     """Print what happened, oldest first."""
@@ -52,7 +52,7 @@ def events(
         else:
             show(found, output)
         if follow:
-            last = found[-1].id if found else since
+            last = found[-1].id if found else since or 0
             for event in client.follow_events(last):
                 _print(event)
 

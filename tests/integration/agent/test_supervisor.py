@@ -21,6 +21,7 @@ from llmgw_agent.supervisor.task import Surroundings
 from llmgw_agent.weights.store import WeightsStore
 from llmgw_common.clock import SystemClock
 from llmgw_common.errors import LlmgwError
+from llmgw_common.protocol.facts import ShardReport
 from llmgw_common.protocol.messages import EngineSpec
 from llmgw_common.states import ShardState
 from tests.agent_builders import make_start, make_stop
@@ -34,7 +35,7 @@ CHILDREN: list[subprocess.Popen[bytes]] = []
 
 @asynccontextmanager
 async def supervisor_in(folder, name="agent-a"):
-    seen = []
+    seen: list[ShardReport] = []
     low = free_port()
     around = Surroundings(
         installs=Installs(folder / "engines", AllowBlock()),
