@@ -13,7 +13,7 @@ import structlog
 
 from llmgw_agent import __version__
 from llmgw_agent.channel.commands import Commands
-from llmgw_agent.channel.connection import Connection, Me, Reports, data_folder
+from llmgw_agent.channel.connection import Connection, Me, Reports
 from llmgw_agent.channel.credential import Identity
 from llmgw_agent.engines.installs import Installs
 from llmgw_agent.inventory.facts import Inventory
@@ -36,7 +36,7 @@ class Agent:
     """Everything of one agent, wired."""
 
     def __init__(self, settings: AgentSettings) -> None:
-        folder = data_folder(settings.data_dir)
+        folder = _own_folder(settings.data_dir)
         settings = settings.model_copy(update={"data_dir": folder})
         self._settings = settings
         self._lock = _lock(folder)
@@ -125,6 +125,13 @@ class Agent:
             shards=self._supervisor.reports(),
             node=await self._inventory.node_facts(),
         )
+
+
+def _own_folder(path: Path) -> Path:
+    """Return the agent's data folder, made if need be, readable by its user only."""
+    folder = path.expanduser().resolve()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
 
 
 def _lock(folder: Path) -> int:

@@ -12,7 +12,6 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -306,10 +305,3 @@ class Connection:
 
 def _is_json(answer: httpx.Response) -> bool:
     return "json" in answer.headers.get("content-type", "")
-
-
-def data_folder(path: Path) -> Path:
-    """Return the agent's data folder, made if need be, readable by its user only."""
-    folder = path.expanduser().resolve()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder

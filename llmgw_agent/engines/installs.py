@@ -20,6 +20,7 @@ from typing import Final
 import structlog
 import uv
 
+from llmgw_agent.allowed import allowed_path
 from llmgw_agent.settings import AllowBlock
 from llmgw_common.errors import LlmgwError
 from llmgw_common.protocol.messages import EngineSpec
@@ -57,7 +58,13 @@ class Installs:
             text = "this agent version does not run engines in containers yet"
             raise LlmgwError("refused_by_node", text)
         if engine.install_path:
-            return self._check_path(Path(engine.install_path))
+            return await asyncio.to_thread(
+                allowed_path,
+                engine.install_path,
+                self._allow.engine_paths,
+                "allow.engine_paths",
+                "engine_install_failed",
+            )
         if not engine.install_pip:
             return None
         index = engine.install_index or self._allow.package_indexes[0]
@@ -72,17 +79,6 @@ class Installs:
         finally:
             os.close(lock)
         return home
-
-    def _check_path(self, path: Path) -> Path:
-        real = path.resolve()
-        roots = [root.expanduser().resolve() for root in self._allow.engine_paths]
-        if not any(real.is_relative_to(root) for root in roots):
-            allowed = ", ".join(map(str, roots)) or "none"
-            text = f"{path} is outside the folders of agent.yaml's allow.engine_paths: {allowed}"
-            raise LlmgwError("refused_by_node", text)
-        if not real.exists():
-            raise LlmgwError("engine_install_failed", f"{path} does not exist on this node")
-        return real
 
     async def _install(
         self, engine: EngineSpec, index: str, home: Path, tell: Callable[[str], None]

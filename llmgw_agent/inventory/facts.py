@@ -5,6 +5,7 @@ import json
 import platform
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,7 @@ from llmgw_common.protocol.facts import GpuFacts, NodeFacts
 log = structlog.get_logger(__name__)
 
 #: A driver that does not answer within this is hanging (design: fault H2).
-NVML_TIMEOUT_S: Final = 20.0
+NVML_TIMEOUT_S = 20.0
 #: GPUs are read again this often.
 REFRESH_S: Final = 10.0
 
@@ -54,6 +55,7 @@ class Inventory:
         self._clock = clock
         self._gpus: _Gpus | None = None
         self._read_at_s = 0.0
+        self._reader = _GpuReader()
         self._refreshing: asyncio.Task[None] | None = None
 
     async def node_facts(self) -> NodeFacts:
@@ -107,37 +109,54 @@ class Inventory:
             self._gpus = _Gpus((), "", "NVML is switched off")
         else:
             before = self._gpus
-            self._gpus = await _read_by_child(before)
+            self._gpus = await self._reader.read(before)
             if before is None:
                 log.info("inventory", gpus=len(self._gpus.facts), note=self._gpus.note)
         self._read_at_s = self._clock.monotonic_s()
 
 
-async def _read_by_child(before: _Gpus | None) -> _Gpus:
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "llmgw_agent.inventory.nvml",
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with asyncio.timeout(NVML_TIMEOUT_S):
-            output, _ = await child.communicate()
-        return _parse(json.loads(output))
-    except TimeoutError:
-        return _unknown(before, f"the driver did not answer within {NVML_TIMEOUT_S:.0f} s")
-    except ValueError:
-        return _unknown(before, f"the GPU reader ended with exit code {child.returncode}")
-    finally:
-        if child.returncode is None:
-            child.kill()
+class _GpuReader:
+    """Reads GPUs in a child process; one that hangs in the driver is waited for, not doubled."""
+
+    def __init__(self) -> None:
+        self._stuck: asyncio.subprocess.Process | None = None
+
+    async def read(self, before: _Gpus | None) -> _Gpus:
+        if self._stuck is not None and self._stuck.returncode is None:
+            return _unknown(before, "an earlier call of the driver still hangs")
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "llmgw_agent.inventory.nvml",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        self._stuck = child
+        try:
+            async with asyncio.timeout(NVML_TIMEOUT_S):
+                output, _ = await child.communicate()
+            return _parse(json.loads(output), before)
+        except TimeoutError:
+            return _unknown(before, f"the driver did not answer within {NVML_TIMEOUT_S:.0f} s")
+        except ValueError:
+            return _unknown(before, f"the GPU reader ended with exit code {child.returncode}")
+        finally:
+            if child.returncode is None:
+                child.kill()
+                with suppress(TimeoutError):  # one in the kernel's hands cannot be ended
+                    async with asyncio.timeout(1.0):
+                        await child.wait()
 
 
-def _parse(found: dict[str, Any]) -> _Gpus:
-    facts = tuple(GpuFacts.model_validate(gpu) for gpu in found["gpus"])
-    return _Gpus(facts, found["driver"], found["note"])
+def _parse(found: dict[str, Any], before: _Gpus | None) -> _Gpus:
+    """Return what was read; a card that was there and is gone stays listed, as unhealthy."""
+    facts = [GpuFacts.model_validate(gpu) for gpu in found["gpus"]]
+    seen = {gpu.uuid for gpu in facts}
+    lost = {"is_healthy": False, "health_text": "the driver no longer lists it"}
+    known = before.facts if before else ()
+    facts += [gpu.model_copy(update=lost) for gpu in known if gpu.uuid not in seen]
+    return _Gpus(tuple(facts), found["driver"], found["note"])
 
 
 def _unknown(before: _Gpus | None, note: str) -> _Gpus:

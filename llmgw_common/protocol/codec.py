@@ -5,12 +5,14 @@ fault and raises `PeerProtocolError`; the connection ends with its code.
 Rule 2: a message of an unknown type is no fault (the peer may be newer): decode returns None.
 """
 
-from typing import Final, get_args
+from typing import Final, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from llmgw_common.protocol.messages import AgentMessage, Message, ServerMessage
+
+Decoded = TypeVar("Decoded")
 
 #: Largest frame either end accepts (design: control channel).
 FRAME_BYTES_MAX: Final = 1 << 20
@@ -55,9 +57,14 @@ def _decode(frame: str | bytes, known: frozenset[str]) -> dict[str, object] | No
     return parsed if kind in known else None
 
 
-def _first_fault(error: ValidationError) -> str:
-    first = error.errors(include_input=False, include_url=False)[0]
-    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+def _validated(adapter: TypeAdapter[Decoded], parsed: dict[str, object]) -> Decoded:
+    try:
+        return adapter.validate_python(parsed)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        text = f"bad {parsed['type']} message: {place}: {first['msg']}"
+        raise PeerProtocolError(text) from error
 
 
 def decode_from_agent(frame: str | bytes) -> AgentMessage | None:
@@ -67,12 +74,7 @@ def decode_from_agent(frame: str | bytes) -> AgentMessage | None:
         PeerProtocolError: the frame is too large, no JSON, or not what its type says.
     """
     parsed = _decode(frame, _AGENT_TYPES)
-    if parsed is None:
-        return None
-    try:
-        return _AGENT.validate_python(parsed)
-    except ValidationError as error:
-        raise PeerProtocolError(f"bad {parsed['type']} message: {_first_fault(error)}") from error
+    return None if parsed is None else _validated(_AGENT, parsed)
 
 
 def decode_from_server(frame: str | bytes) -> ServerMessage | None:
@@ -82,9 +84,4 @@ def decode_from_server(frame: str | bytes) -> ServerMessage | None:
         PeerProtocolError: the frame is too large, no JSON, or not what its type says.
     """
     parsed = _decode(frame, _SERVER_TYPES)
-    if parsed is None:
-        return None
-    try:
-        return _SERVER.validate_python(parsed)
-    except ValidationError as error:
-        raise PeerProtocolError(f"bad {parsed['type']} message: {_first_fault(error)}") from error
+    return None if parsed is None else _validated(_SERVER, parsed)

@@ -1,6 +1,5 @@
 """/api/v1/catalog: what is wanted, and its revisions."""
 
-from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -14,8 +13,7 @@ from llmgw_common.api.models import (
 )
 from llmgw_common.documents.diff import Change
 from llmgw_common.errors import LlmgwError
-from llmgw_server.admin.roles import control_plane, need
-from llmgw_server.gateway.auth import KeyRecord
+from llmgw_server.admin.roles import Admin, control_plane, need
 
 router = APIRouter(prefix="/api/v1/catalog", tags=["catalog"])
 
@@ -35,9 +33,7 @@ async def get_catalog(request: Request, response: Response) -> CatalogView:
 
 
 @router.put("", operation_id="apply_catalog")
-async def apply_catalog(
-    request: Request, body: ApplyRequest, caller: Annotated[KeyRecord, Depends(need("admin"))]
-) -> ApplyResult:
+async def apply_catalog(request: Request, body: ApplyRequest, caller: Admin) -> ApplyResult:
     """Put a catalog in force, all of it or nothing; with dry_run only tell what would change."""
     plane = control_plane(request)
     if body.dry_run:

@@ -4,9 +4,8 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from llmgw_common.api.models import KeyCreated, KeyRequest, KeyView, Page
 from llmgw_server.admin.paging import Cursor, Limit, page_of
-from llmgw_server.admin.roles import control_plane, need
+from llmgw_server.admin.roles import Admin, control_plane, need
 from llmgw_server.admin.views import key_view
-from llmgw_server.gateway.auth import KeyRecord
 
 router = APIRouter(prefix="/api/v1/keys", tags=["keys"])
 
@@ -22,7 +21,7 @@ async def list_keys(request: Request, cursor: Cursor = "", limit: Limit = 100) -
 async def create_key(
     request: Request,
     body: KeyRequest,
-    caller: KeyRecord = Depends(need("admin")),  # noqa: B008 - FastAPI's way
+    caller: Admin,
 ) -> KeyCreated:
     """Make a key; its text is in this answer and nowhere else."""
     plane = control_plane(request)
@@ -42,7 +41,7 @@ async def create_key(
 async def revoke_key(
     request: Request,
     key_id: str,
-    caller: KeyRecord = Depends(need("admin")),  # noqa: B008 - FastAPI's way
+    caller: Admin,
 ) -> Response:
     """Disable a key; it stops working at once."""
     plane = control_plane(request)

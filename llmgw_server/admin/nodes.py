@@ -6,7 +6,7 @@ from llmgw_common.api.models import JoinTokenCreated, JoinTokenRequest, NodeView
 from llmgw_common.errors import LlmgwError
 from llmgw_server.admin.paging import Cursor, Limit, page_of
 from llmgw_server.admin.ports import ControlPlane
-from llmgw_server.admin.roles import control_plane, need
+from llmgw_server.admin.roles import Admin, Operator, control_plane, need
 from llmgw_server.admin.views import node_view
 from llmgw_server.fleet.model import Node
 from llmgw_server.gateway.auth import KeyRecord
@@ -36,7 +36,7 @@ async def get_node(request: Request, name: str) -> NodeView:
 async def cordon_node(
     request: Request,
     name: str,
-    caller: KeyRecord = Depends(need("operator")),  # noqa: B008 - FastAPI's way
+    caller: Operator,
 ) -> NodeView:
     """Place nothing new on the node; what runs there goes on."""
     return await _cordon(control_plane(request), name, caller, is_cordoned=True)
@@ -46,7 +46,7 @@ async def cordon_node(
 async def uncordon_node(
     request: Request,
     name: str,
-    caller: KeyRecord = Depends(need("operator")),  # noqa: B008 - FastAPI's way
+    caller: Operator,
 ) -> NodeView:
     """Let new work onto the node again."""
     return await _cordon(control_plane(request), name, caller, is_cordoned=False)
@@ -56,7 +56,7 @@ async def uncordon_node(
 async def remove_node(
     request: Request,
     name: str,
-    caller: KeyRecord = Depends(need("admin")),  # noqa: B008 - FastAPI's way
+    caller: Admin,
 ) -> Response:
     """Forget the node and revoke its credential; engines on it are no longer known here."""
     plane = control_plane(request)
@@ -72,7 +72,7 @@ async def remove_node(
 async def create_join_token(
     request: Request,
     body: JoinTokenRequest,
-    caller: KeyRecord = Depends(need("admin")),  # noqa: B008 - FastAPI's way
+    caller: Admin,
 ) -> JoinTokenCreated:
     """Make a join token; its text is in this answer and nowhere else."""
     plane = control_plane(request)

@@ -9,11 +9,10 @@ from llmgw_common.api.models import LogLine, Page, ReplicaView
 from llmgw_common.errors import LlmgwError
 from llmgw_server.admin.paging import Cursor, Limit, page_of
 from llmgw_server.admin.ports import ControlPlane
-from llmgw_server.admin.roles import control_plane, need
+from llmgw_server.admin.roles import Operator, control_plane, need
 from llmgw_server.admin.sse import stream
 from llmgw_server.admin.views import replica_view
 from llmgw_server.fleet.model import Replica, Shard
-from llmgw_server.gateway.auth import KeyRecord
 
 router = APIRouter(prefix="/api/v1/replicas", tags=["replicas"])
 
@@ -43,9 +42,9 @@ async def get_replica(request: Request, replica_id: str) -> ReplicaView:
 async def get_replica_logs(
     request: Request,
     replica_id: str,
+    caller: Operator,
     lines: int = 200,
     follow: bool = False,
-    caller: KeyRecord = Depends(need("operator")),  # noqa: B008 - FastAPI's way
 ) -> StreamingResponse:
     """Stream lines of an engine's log as server-sent events; a shard's id picks the shard."""
     plane = control_plane(request)

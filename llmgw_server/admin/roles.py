@@ -4,9 +4,9 @@ viewer < operator < admin. A gateway key (role client) opens nothing here.
 """
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from llmgw_common.errors import LlmgwError
 from llmgw_server.admin.ports import ControlPlane
@@ -42,6 +42,11 @@ def need(role: AdminRole) -> Dependency:
 
     caller.role = role  # type: ignore[attr-defined]
     return caller
+
+
+#: The caller's key in a route that needs this role at least.
+Operator = Annotated[KeyRecord, Depends(need("operator"))]
+Admin = Annotated[KeyRecord, Depends(need("admin"))]
 
 
 def authenticated(request: Request) -> KeyRecord:
