@@ -1,6 +1,5 @@
 """/api/v1/catalog: what is wanted, and its revisions."""
 
-
 from fastapi import APIRouter, Depends, Request, Response
 
 from llmgw_common.api.models import (

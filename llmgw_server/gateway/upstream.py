@@ -11,7 +11,7 @@ Rule 4: interim (1xx) answers are skipped; trailers are dropped.
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import httptools
 
@@ -153,8 +153,8 @@ class _Connection(asyncio.Protocol):
     # --- asyncio's callbacks ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - asyncio's contract
-        self._transport = transport
+        # A cast, not a check: uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self._got_bytes = True
