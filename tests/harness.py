@@ -87,12 +87,12 @@ class Program:
 class Fleet:
     """A server and its agents in one folder; `close` leaves no process behind."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **server: Any) -> None:
         self.folder = folder
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.agents: dict[str, Program] = {}
-        self.server = self._server({})
+        self.server = self._server(server)
 
     def _server(self, extra: dict[str, Any]) -> Program:
         settings = {

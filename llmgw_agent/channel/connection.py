@@ -98,6 +98,7 @@ class Connection:
         self._session: AgentSession | None = None
         self._outbox: asyncio.Queue[str] = asyncio.Queue(OUTBOX_MAX)
         self._written = asyncio.Event()
+        self._is_refused = False
         self.commands: Commands | None = None
 
     def send(self, message: Message) -> None:
@@ -136,25 +137,32 @@ class Connection:
 
     def _refused(self, status: int) -> None:
         text = f"the server answered {status}"
-        if status in _REFUSED:
-            text += ": this node's credential is not known there; if the node was removed, give it "
-            text += "a join token and delete credential.json"
+        self._is_refused = status in _REFUSED
+        if self._is_refused:
+            text += ": this node's credential is not known there; a join token lets it in again"
         log.warning("not connected", server=self._settings.server, error=text)
 
     # --- joining ---------------------------------------------------------------------------------
 
     async def _credential(self) -> Credential:
         known = self._identity.credential()
-        if known:
+        if known and not self._is_refused:
             return known
         token = self._settings.join_token.get_secret_value()
         if not token and self._settings.join_token_file:
             path = self._settings.join_token_file
             token = await asyncio.to_thread(read_secret, path, "join_token_file")
+        if known and not token:
+            return known
         if not token:
             text = "this node has not joined: make a token (llmgw join-token), set join_token_file"
             raise LlmgwError("unauthenticated", text)
-        return await self._join(token)
+        try:
+            return await self._join(token)
+        except LlmgwError:
+            if known is None:
+                raise
+            return known  # a token that is used up: the old credential may yet be known again
 
     async def _join(self, token: str) -> Credential:
         body = {
@@ -218,6 +226,7 @@ class Connection:
                 await self._until_over(socket, session)
             finally:
                 was_live = session.session > 0
+                self._is_refused = self._is_refused and not was_live
                 session.state = SessionState.CLOSED
                 if self.commands:
                     await self.commands.close()

@@ -42,8 +42,10 @@ def is_connected(request: Request, node: Node) -> Miss | None:
     """The node speaks to this server now."""
     if node.state is NodeState.SUSPECT:
         return _miss(ReasonCode.NODE_SUSPECT, "no heartbeat lately")
-    if node.state is not NodeState.CONNECTED or not node.session:
+    if node.state is not NodeState.CONNECTED:
         return _miss(ReasonCode.NOT_CONNECTED, f"it is {node.state.value}")
+    if not node.session:
+        return _miss(ReasonCode.NOT_CONNECTED, "its connection has just closed")
     return None
 
 

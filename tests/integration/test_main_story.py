@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from llmgw_common.api.client import ApiError
-from tests.harness import Program, eventually, marked_processes, simulated_catalog
+from tests.harness import Fleet, Program, eventually, marked_processes, simulated_catalog
 
 
 def test_a_model_is_started_served_and_explained(fleet):
@@ -255,3 +255,19 @@ def test_a_closed_fleet_leaves_no_process(fleet, tmp_path):
     assert fleet.agents["n1"].stop() == 0
     assert fleet.server.stop() == 0
     assert [p for p in marked_processes(tmp_path) if p.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_a_server_that_lost_its_database_takes_a_node_in_again_by_the_shared_token(tmp_path):
+    token = tmp_path / "shared.token"
+    token.write_text("a-token-for-all-nodes")
+    fleet = Fleet(tmp_path, bootstrap_join_token_file=str(token))
+    try:
+        fleet.start_server()
+        fleet.start_agent("n1", join_token_file=str(token))
+        fleet.server.kill()
+        for file in (tmp_path / "server").glob("llmgw.db*"):
+            file.unlink()
+        fleet.start_server()
+        eventually(lambda: fleet.node_state("n1") == "connected", 40, "the node")
+    finally:
+        fleet.close()
