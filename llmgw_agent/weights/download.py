@@ -2,36 +2,37 @@
 
 Rule 1: what is on disk already is asked for with Range; a server that ignores it starts over.
 Rule 2: 401, 403 and 404 are final; 416 starts over; 429, 5xx, stalls and short bodies are retried.
-Rule 3: a wrong hash throws the file away; after `TRIES` of it the fetch has failed.
+Rule 3: a wrong size or hash throws the file away; after a few of these the fetch has failed.
+Rule 4: blocks are written in a thread; a killed fetch loses at most the one in memory.
 """
 
-import asyncio
-import hashlib
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import httpx
-import structlog
 
+from llmgw_agent.weights.blocking import (
+    BLOCK_BYTES,
+    Stop,
+    in_thread,
+    sha256_of,
+    telling_full_disk,
+)
+from llmgw_agent.weights.patience import (
+    AgainError,
+    Patience,
+    explain_request_error,
+    judge_status,
+    patiently,
+)
 from llmgw_common.errors import LlmgwError
-from llmgw_common.mint import jitter
 
-log = structlog.get_logger(__name__)
-
-TRIES: Final = 6
-#: The first pause between tries; it doubles, up to 30 s.
-BACKOFF_FIRST_S = 0.5
-#: A connection that moves no byte for this long has stalled.
-STALL_S: Final = 30.0
-
-_FINAL: Final = {
-    401: "the source wants credentials (401)",
-    403: "the source refuses access, perhaps the model is gated (403)",
-    404: "the source has no such file (404)",
-    410: "the file is gone from the source (410)",
-}
+_RANGE: Final = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,59 +44,60 @@ class Download:
     sha256: str = ""
     size_bytes: int = 0
 
-
-class _AgainError(Exception):
-    """Try again after a while; the text says why."""
+    @property
+    def partial(self) -> Path:
+        """Where the bytes lie until they are verified."""
+        return self.target.with_name(self.target.name + ".partial")
 
 
 async def download(
-    client: httpx.AsyncClient, wanted: Download, on_bytes: Callable[[int, int], None]
+    client: httpx.AsyncClient,
+    wanted: Download,
+    on_bytes: Callable[[int, int], None],
+    patience: Patience,
 ) -> None:
     """Bring `wanted.target` into being; calls `on_bytes(done, total)`, total 0 while unknown.
 
     Raises:
-        LlmgwError: `weights_unreadable`, with the source's final answer or the last failure.
+        LlmgwError: `weights_unreadable`, with the source's final answer or the last failure;
+            `disk_full`.
     """
-    partial = wanted.target.with_name(wanted.target.name + ".partial")
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    last = ""
-    for attempt in range(TRIES):
-        if attempt:
-            await asyncio.sleep(min(BACKOFF_FIRST_S * 2**attempt, 30.0) * jitter(0.5, 1.0))
+    best = _size(wanted.partial)
+
+    async def attempt() -> None:
+        nonlocal best
         try:
-            await _fetch(client, wanted, partial, on_bytes)
-            await asyncio.to_thread(_verify, wanted, partial)
-        except (_AgainError, httpx.TransportError) as error:
-            last = str(error) or type(error).__name__
-            log.warning("fetch interrupted", url=wanted.url, attempt=attempt + 1, error=last)
-        else:
-            partial.rename(wanted.target)
-            return
-    raise LlmgwError("weights_unreadable", f"{wanted.url}: gave up after {TRIES} tries: {last}")
+            await _fetch(client, wanted, on_bytes)
+            await in_thread(partial(_verify, wanted))
+        except AgainError as error:
+            have = _size(wanted.partial)
+            error.has_progressed = have > best
+            best = 0 if error.is_spoiled else max(best, have)
+            raise
+
+    wanted.partial.parent.mkdir(parents=True, exist_ok=True)
+    await patiently(wanted.url, patience, attempt)
+    wanted.partial.rename(wanted.target)
 
 
 async def _fetch(
-    client: httpx.AsyncClient, wanted: Download, partial: Path, on_bytes: Callable[[int, int], None]
+    client: httpx.AsyncClient, wanted: Download, on_bytes: Callable[[int, int], None]
 ) -> None:
-    have = _size(partial)
-    if wanted.size_bytes and have == wanted.size_bytes:
+    have = _size(wanted.partial)
+    if wanted.size_bytes and have >= wanted.size_bytes:
+        on_bytes(min(have, wanted.size_bytes), wanted.size_bytes)
         return
     headers = {"accept-encoding": "identity"}
     if have:
         headers["range"] = f"bytes={have}-"
-    async with client.stream("GET", wanted.url, headers=headers) as answer:
-        have = _judge(answer, wanted, partial, have)
-        total = wanted.size_bytes or have + int(answer.headers.get("content-length", 0))
-        done = have
-        with partial.open("ab" if have else "wb") as out:
-            async for block in answer.aiter_raw():
-                out.write(block)
-                done += len(block)
-                if total and done > total:
-                    raise _AgainError(f"{done} bytes came, {total} were announced")
-                on_bytes(done, total)
-        if total and done < total:
-            raise _AgainError(f"the body ended after {done} of {total} bytes")
+    try:
+        async with client.stream("GET", wanted.url, headers=headers) as answer:
+            if _is_complete(answer, wanted, have):
+                return
+            have = _begin(answer, wanted, have)
+            await _write_body(answer, wanted, have, on_bytes)
+    except (httpx.RequestError, httpx.InvalidURL) as error:
+        raise explain_request_error(error) from error
 
 
 def _size(path: Path) -> int:
@@ -105,36 +107,91 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _judge(answer: httpx.Response, wanted: Download, partial: Path, have: int) -> int:
+def _is_complete(answer: httpx.Response, wanted: Download, have: int) -> bool:
+    """Say whether a 416 means that all bytes of a file of unknown size are here."""
+    if answer.status_code != httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+        return False
+    _, total = _content_range(answer)
+    if have and total == have and not wanted.size_bytes:
+        return True
+    wanted.partial.unlink(missing_ok=True)
+    raise AgainError("the source does not know this range (416); starting over")
+
+
+def _content_range(answer: httpx.Response) -> tuple[int | None, int | None]:
+    """Return the first byte and the whole size of a Content-Range (RFC 9110, 14.4), if told."""
+    match = _RANGE.fullmatch(answer.headers.get("content-range", ""))
+    if not match:
+        return None, None
+    begin, total = match[1], match[2]
+    return int(begin) if begin else None, None if total == "*" else int(total)
+
+
+def _begin(answer: httpx.Response, wanted: Download, have: int) -> int:
     """Return how many of the bytes on disk count for this answer."""
-    status = answer.status_code
-    if status in _FINAL:
-        raise LlmgwError("weights_unreadable", f"{wanted.url}: {_FINAL[status]}")
-    if status == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
-        partial.unlink(missing_ok=True)
-        raise _AgainError("the source does not know this range (416); starting over")
-    if status == httpx.codes.PARTIAL_CONTENT:
-        begins = answer.headers.get("content-range", "").removeprefix("bytes ").partition("-")[0]
-        if begins != str(have):
-            partial.unlink(missing_ok=True)
-            raise _AgainError(f"asked for bytes from {have}, got them from {begins or 'nowhere'}")
-        return have
-    if status == httpx.codes.OK:
+    judge_status(answer)
+    coding = answer.headers.get("content-encoding", "identity")
+    if coding != "identity":
+        raise AgainError(f"the source packs the body as {coding}, though it was asked not to")
+    if answer.status_code != httpx.codes.PARTIAL_CONTENT:
         return 0
-    raise _AgainError(f"the source answered {status}")
+    begin, total = _content_range(answer)
+    if begin != have:
+        wanted.partial.unlink(missing_ok=True)
+        raise AgainError(f"asked for bytes from {have}, got them from {begin}")
+    if wanted.size_bytes and total not in (None, wanted.size_bytes):
+        wanted.partial.unlink(missing_ok=True)
+        raise AgainError(f"the source's file has {total} bytes instead of {wanted.size_bytes}")
+    return have
 
 
-def _verify(wanted: Download, partial: Path) -> None:
-    size = partial.stat().st_size
+async def _write_body(
+    answer: httpx.Response, wanted: Download, have: int, on_bytes: Callable[[int, int], None]
+) -> None:
+    announced = answer.headers.get("content-length", "")
+    total = wanted.size_bytes or (have + int(announced) if announced.isdecimal() else 0)
+    done = came = have
+    pending = bytearray()
+    with wanted.partial.open("r+b" if have else "wb", buffering=0) as out:
+        out.seek(have)
+        try:
+            async for block in answer.aiter_raw():
+                came += len(block)
+                if total and came > total:
+                    pending.clear()
+                    raise AgainError(f"more than the announced {total} bytes came")
+                pending += block
+                if len(pending) >= BLOCK_BYTES:
+                    full, pending = pending, bytearray()
+                    await in_thread(partial(_write, out, full, wanted, total - done))
+                    done += len(full)
+                    on_bytes(done, total)
+        except BaseException:  # cut or cancelled: what came is kept, if it can be
+            with suppress(OSError, LlmgwError):
+                _write(out, pending, wanted, 0, Stop())
+            raise
+        await in_thread(partial(_write, out, pending, wanted, total - done))
+    on_bytes(came, total)
+    if total and came < total:
+        raise AgainError(f"the body ended after {came} of {total} bytes")
+
+
+def _write(
+    out: IO[bytes], block: bytearray, wanted: Download, left_bytes: int, _stop: Stop
+) -> None:
+    with telling_full_disk(wanted.partial.parent, max(left_bytes, len(block))):
+        view = memoryview(block)
+        while view:
+            view = view[out.write(view) :]
+
+
+def _verify(wanted: Download, stop: Stop) -> None:
+    size = wanted.partial.stat().st_size
     if wanted.size_bytes and size != wanted.size_bytes:
-        partial.unlink()
-        raise _AgainError(f"{size} bytes instead of {wanted.size_bytes}")
-    if wanted.sha256 and sha256_of(partial) != wanted.sha256:
-        partial.unlink()
-        raise _AgainError("the file's hash is not the announced one; thrown away")
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file as hex; reads it whole (call it in a thread)."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        wanted.partial.unlink()
+        text = f"{size} bytes instead of {wanted.size_bytes}; thrown away"
+        raise AgainError(text, is_spoiled=True)
+    if wanted.sha256 and sha256_of(wanted.partial, stop) != wanted.sha256:
+        wanted.partial.unlink()
+        text = "the file's hash is not the announced one; thrown away"
+        raise AgainError(text, is_spoiled=True)

