@@ -1,27 +1,22 @@
 """Puts the node's facts together, and keeps them fresh without ever waiting long for a driver."""
 
 import asyncio
-import json
 import platform
 import socket
-import sys
-from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psutil
 import structlog
 
+from llmgw_agent.inventory.gpu_reader import NVML_TIMEOUT_S, GpuReader, Gpus
 from llmgw_agent.inventory.simulate import simulated_gpus
 from llmgw_agent.settings import AgentSettings
 from llmgw_common.clock import Clock
-from llmgw_common.protocol.facts import GpuFacts, NodeFacts
+from llmgw_common.protocol.facts import NodeFacts
 
 log = structlog.get_logger(__name__)
 
-#: A driver that does not answer within this is hanging (design: fault H2).
-NVML_TIMEOUT_S = 20.0
 #: GPUs are read again this often.
 REFRESH_S: Final = 10.0
 
@@ -29,45 +24,46 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """Return what changes with every boot of this machine, empty where the system has none."""
+    """Return what changes with every boot of this machine: its boot id, or else its boot time."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
         return str(int(psutil.boot_time()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Gpus:
-    facts: tuple[GpuFacts, ...]
-    driver: str
-    note: str
-
-
 class Inventory:
     """The node's facts; GPUs are read in a child process and cached."""
 
     def __init__(
-        self, settings: AgentSettings, node_name: str, addresses: tuple[str, ...], clock: Clock
+        self,
+        settings: AgentSettings,
+        node_name: str,
+        addresses: tuple[str, ...],
+        clock: Clock,
+        nvml_timeout_s: float = NVML_TIMEOUT_S,
     ) -> None:
         self._settings = settings
         self._node_name = node_name
         self._addresses = addresses
         self._clock = clock
-        self._gpus: _Gpus | None = None
+        self._gpus: Gpus | None = None
         self._read_at_s = 0.0
-        self._reader = _GpuReader()
+        self._reader = GpuReader(nvml_timeout_s)
         self._refreshing: asyncio.Task[None] | None = None
 
     async def node_facts(self) -> NodeFacts:
         """Return the facts as of now; waits for the GPUs only the first time."""
-        if self._gpus is None:
-            await self._refresh()
-        elif self._clock.monotonic_s() - self._read_at_s >= REFRESH_S and not self._refreshing:
+        is_old = self._clock.monotonic_s() - self._read_at_s >= REFRESH_S
+        if not self._refreshing and (self._gpus is None or is_old):
             self._refreshing = asyncio.create_task(self._refresh(), name="gpu-refresh")
             self._refreshing.add_done_callback(self._refreshed)
-        gpus = self._gpus or _Gpus((), "", "")
+        if self._gpus is None and self._refreshing:
+            await asyncio.wait({self._refreshing})
+        gpus = self._gpus or Gpus((), "", "")
         memory = psutil.virtual_memory()
-        disk = psutil.disk_usage(str(self._settings.data_dir))
+        disk_total_bytes, disk_free_bytes = await asyncio.to_thread(
+            _disk_usage, self._settings.data_dir
+        )
         low, high = self._settings.port_band
         return NodeFacts(
             host=socket.gethostname(),
@@ -78,8 +74,8 @@ class Inventory:
             cpu_count=psutil.cpu_count() or 1,
             memory_total_bytes=memory.total,
             memory_free_bytes=memory.available,
-            disk_total_bytes=disk.total,
-            disk_free_bytes=disk.free,
+            disk_total_bytes=disk_total_bytes,
+            disk_free_bytes=disk_free_bytes,
             gpus=gpus.facts,
             gpu_note=gpus.note,
             driver=gpus.driver,
@@ -104,9 +100,9 @@ class Inventory:
     async def _refresh(self) -> None:
         simulate, nvml = self._settings.inventory.simulate, self._settings.inventory.nvml
         if simulate:
-            self._gpus = _Gpus(simulated_gpus(simulate, self._node_name), "simulated", "simulated")
+            self._gpus = Gpus(simulated_gpus(simulate, self._node_name), "simulated", "simulated")
         elif nvml == "off":
-            self._gpus = _Gpus((), "", "NVML is switched off")
+            self._gpus = Gpus((), "", "NVML is switched off")
         else:
             before = self._gpus
             self._gpus = await self._reader.read(before)
@@ -115,54 +111,15 @@ class Inventory:
         self._read_at_s = self._clock.monotonic_s()
 
 
-class _GpuReader:
-    """Reads GPUs in a child process; one that hangs in the driver is waited for, not doubled."""
-
-    def __init__(self) -> None:
-        self._stuck: asyncio.subprocess.Process | None = None
-
-    async def read(self, before: _Gpus | None) -> _Gpus:
-        if self._stuck is not None and self._stuck.returncode is None:
-            return _unknown(before, "an earlier call of the driver still hangs")
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "llmgw_agent.inventory.nvml",
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        self._stuck = child
-        try:
-            async with asyncio.timeout(NVML_TIMEOUT_S):
-                output, _ = await child.communicate()
-            return _parse(json.loads(output), before)
-        except TimeoutError:
-            return _unknown(before, f"the driver did not answer within {NVML_TIMEOUT_S:.0f} s")
-        except ValueError:
-            return _unknown(before, f"the GPU reader ended with exit code {child.returncode}")
-        finally:
-            if child.returncode is None:
-                child.kill()
-                with suppress(TimeoutError):  # one in the kernel's hands cannot be ended
-                    async with asyncio.timeout(1.0):
-                        await child.wait()
+def _disk_usage(path: Path) -> tuple[int, int]:
+    """Return the total and free bytes of the disk on which `path` lies or will lie."""
+    usage = psutil.disk_usage(str(_disk_of(path)))
+    return usage.total, usage.free
 
 
-def _parse(found: dict[str, Any], before: _Gpus | None) -> _Gpus:
-    """Return what was read; a card that was there and is gone stays listed, as unhealthy."""
-    facts = [GpuFacts.model_validate(gpu) for gpu in found["gpus"]]
-    seen = {gpu.uuid for gpu in facts}
-    lost = {"is_healthy": False, "health_text": "the driver no longer lists it"}
-    known = before.facts if before else ()
-    facts += [gpu.model_copy(update=lost) for gpu in known if gpu.uuid not in seen]
-    return _Gpus(tuple(facts), found["driver"], found["note"])
-
-
-def _unknown(before: _Gpus | None, note: str) -> _Gpus:
-    """Keep what was known, but place nothing new there."""
-    known = before.facts if before else ()
-    facts = tuple(
-        gpu.model_copy(update={"is_healthy": False, "health_text": note}) for gpu in known
-    )
-    return replace(before, facts=facts, note=note) if before else _Gpus((), "", note)
+def _disk_of(path: Path) -> Path:
+    """Return the nearest folder above `path` that exists; a leading ~ is the home folder."""
+    path = path.expanduser().absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path

@@ -1,7 +1,8 @@
 """`python -m llmgw_agent.inventory.nvml`: the GPUs as one JSON line, read through NVML.
 
 Runs as a child process with a time limit. Every field alone may be missing: a driver that does not
-know one must not hide the others. No library or no driver: {"gpus": [], "note": "..."}.
+know one must not hide the others. No library or no driver: {"gpus": [], "note": "..."}. A card
+that does not even tell its UUID has no name to be placed by; `lost` says why, by index.
 """
 
 import json
@@ -13,26 +14,30 @@ import pynvml
 
 
 def read_gpus() -> dict[str, Any]:
-    """Return {"gpus": [...], "driver": text, "note": text}; never raises for a driver's failure."""
+    """Return the facts; never raises for a driver's failure.
+
+    The keys are gpus (list), lost (index as text to reason), driver (text) and note (text).
+    """
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return {"gpus": [], "driver": "", "note": f"no GPUs by NVML: {error}"}
+        return {"gpus": [], "lost": {}, "driver": "", "note": f"no GPUs by NVML: {error}"}
     try:
-        count = _or_none(pynvml.nvmlDeviceGetCount) or 0
-        gpus = [gpu for index in range(count) if (gpu := _read_gpu(index))]
+        gpus, lost = [], {}
+        for index in range(_or_none(pynvml.nvmlDeviceGetCount) or 0):
+            try:
+                gpus.append(_read_gpu(index))
+            except pynvml.NVMLError as error:  # fallen off the bus
+                lost[str(index)] = str(error)
         driver = _or_none(pynvml.nvmlSystemGetDriverVersion) or ""
-        return {"gpus": gpus, "driver": driver, "note": ""}
+        return {"gpus": gpus, "lost": lost, "driver": driver, "note": ""}
     finally:
         _or_none(pynvml.nvmlShutdown)
 
 
-def _read_gpu(index: int) -> dict[str, Any] | None:
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = pynvml.nvmlDeviceGetUUID(handle)
-    except pynvml.NVMLError:
-        return None  # fallen off the bus: without a UUID it has no name to be placed by
+def _read_gpu(index: int) -> dict[str, Any]:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
     memory = _or_none(pynvml.nvmlDeviceGetMemoryInfo, handle)
     usage = _or_none(pynvml.nvmlDeviceGetUtilizationRates, handle)
     bus = _or_none(pynvml.nvmlDeviceGetPciInfo, handle)

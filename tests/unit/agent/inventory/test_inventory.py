@@ -1,9 +1,11 @@
 """What a machine has: through the real nvidia-ml-py over a stand-in library, and made-up cards."""
 
+import asyncio
 import shutil
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from llmgw_agent.inventory import facts as facts_module
@@ -25,13 +27,20 @@ def stub_folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def inventory(tmp_path, stub_folder, monkeypatch):
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(stub_folder))
-    clock = FakeClock()
-    found = Inventory(AgentSettings(data_dir=tmp_path), "n1", ("127.0.0.1",), clock)
+def make_inventory(folder, clock=None, **settings):
+    values = AgentSettings.model_validate({"data_dir": folder} | settings)
+    clock = clock or FakeClock()
+    found = Inventory(values, "n1", ("127.0.0.1",), clock, nvml_timeout_s=5.0)
     found.clock = clock  # type: ignore[attr-defined]
     return found
+
+
+@pytest.fixture
+async def inventory(tmp_path, stub_folder, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(stub_folder))
+    found = make_inventory(tmp_path)
+    yield found
+    await found.close()
 
 
 async def again(inventory):
@@ -61,7 +70,7 @@ async def test_a_card_that_falls_off_the_bus_stays_listed_as_unhealthy(inventory
     found = await again(inventory)
     health = {g.uuid: (g.is_healthy, g.health_text) for g in found.gpus}
     assert health["GPU-stub-0"] == (True, "")
-    assert health["GPU-stub-1"] == (False, "the driver no longer lists it")
+    assert health["GPU-stub-1"] == (False, "the driver cannot reach it: GPU is lost")
 
 
 async def test_a_driver_that_hangs_makes_its_cards_unknown_and_blocks_nobody(
@@ -69,11 +78,70 @@ async def test_a_driver_that_hangs_makes_its_cards_unknown_and_blocks_nobody(
 ):
     await inventory.node_facts()
     monkeypatch.setenv("LLMGW_STUB", "hang")
-    monkeypatch.setattr(facts_module, "NVML_TIMEOUT_S", 0.5)
+    inventory._reader._timeout_s = 0.5
     found = await again(inventory)
     assert all(not g.is_healthy for g in found.gpus)
     assert "did not answer" in found.gpus[0].health_text
     assert found.cpu_count > 0
+    monkeypatch.setenv("LLMGW_STUB", "2")
+    found = await again(inventory)
+    assert all(g.is_healthy for g in found.gpus), "a driver that came back is believed"
+
+
+async def test_while_the_driver_is_asked_the_last_facts_are_told(inventory, monkeypatch):
+    before = await inventory.node_facts()
+    monkeypatch.setenv("LLMGW_STUB", "hang")
+    inventory.clock.advance(facts_module.REFRESH_S)
+    async with asyncio.timeout(1.0):
+        found = await inventory.node_facts()
+    assert found.gpus == before.gpus
+
+
+async def test_two_who_ask_first_get_the_same_cards(inventory):
+    first, second = await asyncio.gather(inventory.node_facts(), inventory.node_facts())
+    assert len(first.gpus) == 2
+    assert first.gpus == second.gpus
+
+
+async def test_a_card_whose_name_was_never_known_is_told_in_the_note(inventory, monkeypatch):
+    monkeypatch.setenv("LLMGW_STUB", "lost")
+    found = await inventory.node_facts()
+    assert [g.uuid for g in found.gpus] == ["GPU-stub-0"]
+    assert found.gpu_note == "card 1 cannot be reached: GPU is lost"
+
+
+async def test_a_lost_card_that_comes_back_is_healthy_again(inventory, monkeypatch):
+    await inventory.node_facts()
+    monkeypatch.setenv("LLMGW_STUB", "lost")
+    await again(inventory)
+    monkeypatch.setenv("LLMGW_STUB", "2")
+    found = await again(inventory)
+    assert [(g.uuid, g.is_healthy) for g in found.gpus] == [
+        ("GPU-stub-0", True),
+        ("GPU-stub-1", True),
+    ]
+
+
+async def test_a_driver_that_was_unloaded_leaves_its_cards_listed_with_the_reason(
+    inventory, monkeypatch
+):
+    await inventory.node_facts()
+    monkeypatch.setenv("LLMGW_STUB", "none")
+    found = await again(inventory)
+    assert len(found.gpus) == 2
+    assert all("no GPUs by NVML" in g.health_text for g in found.gpus)
+    assert found.driver == "999.1"
+
+
+async def test_a_data_folder_under_home_or_not_made_yet_has_a_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    wanted = psutil.disk_usage(str(tmp_path)).total
+    for folder in ("~", "~/not/made/yet", tmp_path / "neither"):
+        inventory = make_inventory(folder, inventory={"nvml": "off"})
+        found = await inventory.node_facts()
+        assert found.disk_total_bytes == wanted
+        assert found.disk_free_bytes > 0
+        assert found.gpu_note == "NVML is switched off"
 
 
 async def test_a_library_without_a_driver_is_a_cpu_node_that_says_so(inventory, monkeypatch):
@@ -85,7 +153,7 @@ async def test_a_library_without_a_driver_is_a_cpu_node_that_says_so(inventory, 
 
 async def test_no_library_is_a_cpu_node_that_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    inventory = Inventory(AgentSettings(data_dir=tmp_path), "n1", ("127.0.0.1",), FakeClock())
+    inventory = make_inventory(tmp_path)
     found = await inventory.node_facts()
     assert found.gpus == ()
     assert found.gpu_note
@@ -94,10 +162,7 @@ async def test_no_library_is_a_cpu_node_that_says_so(tmp_path, monkeypatch):
 
 
 async def test_a_simulated_node_has_the_same_cards_each_time(tmp_path):
-    settings = AgentSettings.model_validate(
-        {"data_dir": tmp_path, "inventory": {"simulate": "8xH200"}, "labels": {"rack": "r7"}}
-    )
-    inventory = Inventory(settings, "n1", ("127.0.0.1",), FakeClock())
+    inventory = make_inventory(tmp_path, inventory={"simulate": "8xH200"}, labels={"rack": "r7"})
     found = await inventory.node_facts()
     assert found.is_simulated
     assert found.labels == {"rack": "r7"}
