@@ -29,6 +29,7 @@ from llmgw_server.access.enroll import EnrolledNode, Enrollment
 from llmgw_server.access.keys import ApiKeys
 from llmgw_server.access.term import ServerTerm
 from llmgw_server.admin.api import create_admin_api
+from llmgw_server.admin.door import AdminDoor
 from llmgw_server.admin.ports import ControlPlane
 from llmgw_server.catalog.revisions import CatalogRevisions
 from llmgw_server.channel.endpoint import agent_routes
@@ -122,7 +123,7 @@ class ServerApp:
         self._metrics.register(FleetCollector(self.registry.view))
 
         self.api = self._admin_api(ids.new("srv"))  # 8
-        self.asgi = _Dispatcher(self.api, self.gateway.app)  # 9
+        self.asgi = _Dispatcher(AdminDoor(self.api, self.keys), self.gateway.app)  # 9
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ class ServerApp:
     async def before_shutdown(self) -> None:
         """End what would keep connections open: agents' sessions and followers of events."""
         self.hub.close_all("the server is going down; engines go on")
-        await self.events.stop()
+        self.events.end_followers()
 
     async def stop(self) -> None:
         """End the loops and write what is left to write."""
@@ -162,6 +163,7 @@ class ServerApp:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.gateway.stop()
+        await self.events.stop()
         await self._database.close()
 
     # --- how the paths meet ----------------------------------------------------------------------
@@ -280,7 +282,7 @@ class ServerApp:
 class _Dispatcher:
     """Gives /v1 to the gateway and everything else to FastAPI."""
 
-    def __init__(self, api: FastAPI, gateway: GatewayApp) -> None:
+    def __init__(self, api: AdminDoor, gateway: GatewayApp) -> None:
         self._api = api
         self._gateway = gateway
 

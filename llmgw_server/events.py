@@ -1,13 +1,17 @@
 """Everything that happens is an event: kept in the store, and streamed to who follows.
 
 Rule 1: `emit` never waits: what cannot be written in time is counted, not waited for.
-Rule 2: ids rise by one and go on after a restart, so `since` is a resume point.
-Rule 3: a follower that does not read is cut off; it resumes by its last id.
+Rule 2: ids rise and are never given twice, not even after a crash (they are reserved ahead in the
+store), so `since` is a resume point.
+Rule 3: a follower that does not read gets what it has in its queue, and is then cut off; it resumes
+by its last id and has missed nothing.
+Rule 4: one write at a time, never cancelled half way.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
@@ -25,6 +29,8 @@ RECENT: Final = 2000
 #: Events that may wait to be written.
 PENDING_MAX: Final = 10_000
 FOLLOWER_QUEUE: Final = 1000
+#: Ids reserved ahead; so many at most are skipped by a crash.
+RESERVED_AHEAD: Final = 1000
 
 Fact = str | int | float
 
@@ -56,7 +62,11 @@ class EventStore(Protocol):
         ...
 
     async def last_id(self) -> int:
-        """Return the highest id, 0 if there is none."""
+        """Return the highest id that was stored or reserved, 0 if there is none."""
+        ...
+
+    async def reserve(self, up_to: int) -> None:
+        """Note durably that ids up to this one may be in use."""
         ...
 
     async def forget_before(self, at: datetime) -> None:
@@ -71,25 +81,35 @@ class EventBus:
         self._store = store
         self._clock = clock
         self._last_id = 0
+        self._reserved = 0
         self._recent: deque[Event] = deque(maxlen=RECENT)
         self._pending: deque[Event] = deque()
         self._followers: set[asyncio.Queue[Event | None]] = set()
         self._writer: asyncio.Task[None] | None = None
+        self._ending = asyncio.Event()
+        self._writing = asyncio.Lock()
         self.lost = 0
 
     async def start(self) -> None:
-        """Go on after the last stored id, and begin to write."""
-        self._last_id = await self._store.last_id()
+        """Go on after the last id that may have been given, and begin to write."""
+        self._last_id = self._reserved = await self._store.last_id()
+        await self._reserve_ahead()
         self._writer = asyncio.create_task(self._write_on(), name="events-writer")
 
-    async def stop(self) -> None:
-        """Write what is there and end the followers."""
-        if self._writer:
-            self._writer.cancel()
-            await asyncio.gather(self._writer, return_exceptions=True)
-        await self._flush()
+    def end_followers(self) -> None:
+        """End every follower's stream: the server is going down."""
         for queue in self._followers:
-            _offer(queue, None)
+            queue.put_nowait(None)
+        self._followers.clear()
+
+    async def stop(self) -> None:
+        """Write what is there; events that come later are not kept."""
+        self.end_followers()
+        self._ending.set()
+        if self._writer:
+            await self._writer
+        await self._flush()
+        await self._store.reserve(self._last_id)
 
     def emit(
         self,
@@ -119,10 +139,11 @@ class EventBus:
         else:
             self.lost += 1
         for queue in tuple(self._followers):
-            if not _offer(queue, event):
+            if queue.qsize() < FOLLOWER_QUEUE:
+                queue.put_nowait(event)
+            else:
                 self._followers.discard(queue)
-                queue.get_nowait()
-                _offer(queue, None)
+                queue.put_nowait(None)
         log.info("event", code=code, object=object_kind, id=object_id, text=event.text)
         return event
 
@@ -136,12 +157,13 @@ class EventBus:
 
         Ends if the follower is too slow; it resumes by the last id that it saw.
         """
-        queue: asyncio.Queue[Event | None] = asyncio.Queue(FOLLOWER_QUEUE)
+        # Bounded by FOLLOWER_QUEUE in emit, and one more for the mark of its end.
+        queue: asyncio.Queue[Event | None] = asyncio.Queue(FOLLOWER_QUEUE + 1)
         self._followers.add(queue)
         try:
             last = self._last_id if since is None else since
-            while last < self._last_id:
-                for event in await self.read(last, RECENT):
+            while batch := await self._after(last):
+                for event in batch:
                     last = event.id
                     yield event
             while (next_event := await queue.get()) is not None:
@@ -150,30 +172,39 @@ class EventBus:
         finally:
             self._followers.discard(queue)
 
+    async def _after(self, last: int) -> list[Event]:
+        """Return events after an id: from the store, or what could not be written yet."""
+        if last >= self._last_id:
+            return []
+        stored = await self.read(last, RECENT)
+        return stored or [event for event in self._recent if event.id > last]
+
     async def forget_before(self, at: datetime) -> None:
         """Delete stored events older than `at`."""
         await self._store.forget_before(at)
 
     async def _write_on(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_S)
+        while not self._ending.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_S):
+                    await self._ending.wait()
             await self._flush()
 
+    async def _reserve_ahead(self) -> None:
+        if self._reserved - self._last_id < RESERVED_AHEAD // 2:
+            up_to = self._last_id + RESERVED_AHEAD
+            await self._store.reserve(up_to)
+            self._reserved = up_to
+
     async def _flush(self) -> None:
-        batch = list(self._pending)
-        self._pending.clear()
-        if not batch:
-            return
-        try:
-            await self._store.write(batch)
-        except Exception as error:  # noqa: BLE001 - any store's failure: keep them, try again
-            log.warning("events could not be written; kept", events=len(batch), error=repr(error))
-            self._pending.extendleft(reversed(batch))
-
-
-def _offer(queue: asyncio.Queue[Event | None], event: Event | None) -> bool:
-    try:
-        queue.put_nowait(event)
-    except asyncio.QueueFull:
-        return False
-    return True
+        async with self._writing:
+            batch = list(self._pending)
+            self._pending.clear()
+            if not batch:
+                return
+            try:
+                await self._store.write(batch)
+                await self._reserve_ahead()
+            except Exception as error:  # noqa: BLE001 - any store's failure: keep them, try again
+                log.warning("events not written; kept", events=len(batch), error=repr(error))
+                self._pending.extendleft(reversed(batch))

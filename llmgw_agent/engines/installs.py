@@ -7,13 +7,13 @@ installer's environment.
 """
 
 import asyncio
-import fcntl
 import hashlib
 import os
 import shutil
 import sys
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,7 @@ import structlog
 import uv
 
 from llmgw_agent.allowed import allowed_path
+from llmgw_agent.file_lock import file_lock
 from llmgw_agent.settings import AllowBlock
 from llmgw_common.errors import LlmgwError
 from llmgw_common.protocol.messages import EngineSpec
@@ -72,12 +73,10 @@ class Installs:
             text = f"package index {index} is not in agent.yaml's allow.package_indexes"
             raise LlmgwError("refused_by_node", text)
         home = self._folder / _folder_name(engine)
-        lock = await asyncio.to_thread(_lock, home.with_name(home.name + ".lock"))
-        try:
+        waiting = partial(tell, f"waiting for another install of {engine.name}")
+        async with file_lock(home.with_name(home.name + ".lock"), waiting):
             if not home.exists():
                 await self._install(engine, index, home, tell)
-        finally:
-            os.close(lock)
         return home
 
     async def _install(
@@ -101,12 +100,6 @@ def _folder_name(engine: EngineSpec) -> str:
     content = "\0".join((*engine.install_pip, engine.install_python, engine.install_index))
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     return f"{engine.name}-{engine.version or 'any'}-{digest}".replace("/", "_")
-
-
-def _lock(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
 
 
 async def _run(argv: list[str], tell: Callable[[str], None]) -> None:

@@ -261,7 +261,7 @@ class JoinTokenRequest(BaseModel):
 
     ttl_s: float = Field(default=3600, gt=0, le=30 * 86400, allow_inf_nan=False)
     uses: int = Field(default=1, ge=1, le=10_000)
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, str] = Field(default_factory=dict, max_length=32)
 
 
 class JoinTokenCreated(View):

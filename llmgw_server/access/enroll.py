@@ -7,6 +7,7 @@ a new credential; the old one stops working. While it is connected, the name is 
 """
 
 import hmac
+from asyncio import Lock
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -81,6 +82,8 @@ class Enrollment:
         self._nodes: dict[NodeId, EnrolledNode] = {}
         self._by_digest: dict[bytes, NodeId] = {}
         self._bootstrap_digest: bytes | None = None
+        #: One join at a time: two under one name must not both find it free.
+        self._joining = Lock()
         #: Set by the composition root: whether a node is connected, and who hears of changes.
         self.is_connected: Callable[[NodeId], bool] = lambda _: False
         self.on_enrolled: Callable[[EnrolledNode], None] = lambda _: None
@@ -111,6 +114,10 @@ class Enrollment:
         self, *, token: str, node_name: str, instance_id: str, addresses: tuple[str, ...]
     ) -> Admission:
         """Trade a token for a node credential (channel.endpoint.NodeDoor)."""
+        async with self._joining:
+            return await self._join(token, node_name, addresses)
+
+    async def _join(self, token: str, node_name: str, addresses: tuple[str, ...]) -> Admission:
         known = next((n for n in self._nodes.values() if n.name == node_name), None)
         if known and self.is_connected(known.node_id):
             text = f"a node named {node_name} is connected; set another node_name in agent.yaml"

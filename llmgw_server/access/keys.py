@@ -1,5 +1,6 @@
 """API keys: made, shown once, revoked at once; the first run makes an admin key."""
 
+from asyncio import Lock
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -42,6 +43,8 @@ class ApiKeys:
         self._keys: dict[KeyId, StoredKey] = {}
         self._listeners: list[Callable[[], None]] = []
         self._ring = KeyRing({})
+        #: One change at a time: two revocations must not both see the other admin key.
+        self._changing = Lock()
 
     async def load(self) -> None:
         """Read the keys from the store."""
@@ -100,7 +103,11 @@ class ApiKeys:
         Raises:
             LlmgwError: `not_found`; `conflict` for the last usable admin key.
         """
-        key = self._keys.get(KeyId(key_id))
+        async with self._changing:
+            return await self._revoke(KeyId(key_id))
+
+    async def _revoke(self, key_id: KeyId) -> StoredKey:
+        key = self._keys.get(key_id)
         if key is None:
             raise LlmgwError("not_found", f"there is no key {key_id}")
         now = self._clock.now()

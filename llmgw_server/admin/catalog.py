@@ -1,5 +1,8 @@
 """/api/v1/catalog: what is wanted, and its revisions."""
 
+import re
+from typing import Final
+
 from fastapi import APIRouter, Depends, Request, Response
 
 from llmgw_common.api.models import (
@@ -13,6 +16,8 @@ from llmgw_common.api.models import (
 from llmgw_common.documents.diff import Change
 from llmgw_common.errors import LlmgwError
 from llmgw_server.admin.roles import Admin, control_plane, need
+
+_REVISION: Final = re.compile(r"[0-9]{1,15}")
 
 router = APIRouter(prefix="/api/v1/catalog", tags=["catalog"])
 
@@ -32,13 +37,24 @@ async def get_catalog(request: Request, response: Response) -> CatalogView:
 
 
 @router.put("", operation_id="apply_catalog")
-async def apply_catalog(request: Request, body: ApplyRequest, caller: Admin) -> ApplyResult:
-    """Put a catalog in force, all of it or nothing; with dry_run only tell what would change."""
+async def apply_catalog(
+    request: Request,
+    body: ApplyRequest,
+    caller: Admin,
+    dry_run: bool = False,
+    if_revision: int | None = None,
+) -> ApplyResult:
+    """Put a catalog in force, all of it or nothing; with dry_run only tell what would change.
+
+    `dry_run` and `if_revision` may stand in the body or in the query; If-Match works, too.
+    """
     plane = control_plane(request)
-    if body.dry_run:
-        changes = plane.catalog.preview(body.text, body.file)
+    if body.dry_run or dry_run:
+        changes = await plane.catalog.preview(body.text, body.file)
         return _result(plane.catalog.number, changes, is_changed=False)
-    expected = body.if_revision if body.if_revision is not None else _if_match(request)
+    expected = body.if_revision if body.if_revision is not None else if_revision
+    if expected is None:
+        expected = _if_match(request)
     applied = await plane.catalog.apply(
         body.text, file=body.file, actor=caller.name, if_revision=expected
     )
@@ -69,6 +85,6 @@ def _if_match(request: Request) -> int | None:
     text = request.headers.get("if-match", "").strip().strip('"')
     if not text or text == "*":
         return None
-    if not text.isdigit():
+    if not _REVISION.fullmatch(text):
         raise LlmgwError("bad_request", "If-Match must be the catalog's ETag, a revision number")
     return int(text)

@@ -1,6 +1,9 @@
 """/api/v1/events: what happened, and what happens now."""
 
-from fastapi import APIRouter, Depends, Request
+import re
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
 from llmgw_common.api.models import EventView, Page
@@ -9,12 +12,15 @@ from llmgw_server.admin.roles import control_plane, need
 from llmgw_server.admin.sse import stream
 from llmgw_server.admin.views import event_view
 
+Since = Annotated[int | None, Query(ge=0, le=2**53)]
+_ID: Final = re.compile(r"[0-9]{1,15}")
+
 router = APIRouter(prefix="/api/v1/events", tags=["events"], dependencies=[Depends(need("viewer"))])
 
 
 @router.get("", operation_id="list_events", response_model=Page[EventView])
 async def list_events(
-    request: Request, since: int | None = None, limit: Limit = 200, follow: bool = False
+    request: Request, since: Since = None, limit: Limit = 200, follow: bool = False
 ) -> Page[EventView] | Response:
     """Return events after the id `since`, oldest first; without it the newest.
 
@@ -24,7 +30,7 @@ async def list_events(
     bus = control_plane(request).events
     if follow:
         last_id = request.headers.get("last-event-id", "")
-        begin = int(last_id) if last_id.isdigit() else since
+        begin = int(last_id) if _ID.fullmatch(last_id) else since
         return stream(bus.follow(begin), event_view, lambda event: str(event.id))
     found = await bus.read(since, limit)
     cursor = str(found[-1].id) if len(found) == limit else ""

@@ -79,7 +79,9 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - see above
     code = _CODES.get(error.status_code, "bad_request")
     problem = problem_of(code, f"{request.method} {request.scope['path'][:200]}: {error.detail}")
-    return answer(problem.model_copy(update={"status": error.status_code}))
+    response = answer(problem.model_copy(update={"status": error.status_code}))
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def _fault(request: Request, error: Exception) -> Response:

@@ -3,12 +3,13 @@
 viewer < operator < admin. A gateway key (role client) opens nothing here.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Depends, Request
 
 from llmgw_common.errors import LlmgwError
+from llmgw_server.access.keys import ApiKeys
 from llmgw_server.admin.ports import ControlPlane
 from llmgw_server.gateway.auth import (
     UNAUTHENTICATED,
@@ -50,18 +51,27 @@ Admin = Annotated[KeyRecord, Depends(need("admin"))]
 
 
 def authenticated(request: Request) -> KeyRecord:
-    """Return the caller's key.
+    """Return the caller's key; see `key_of`."""
+    return key_of(request.scope["headers"], control_plane(request).keys)
+
+
+def key_of(headers: Iterable[tuple[bytes, bytes]], keys: ApiKeys) -> KeyRecord:
+    """Return the key that a request's headers (lower-case names) hold.
 
     Raises:
-        LlmgwError: `unauthenticated`, with one text for every kind of no.
+        LlmgwError: `unauthenticated`, with one text for every kind of no; `bad_request` for two
+            different keys.
     """
-    headers = request.headers
+    found: dict[bytes, list[str]] = {b"authorization": [], b"x-api-key": []}
+    for name, value in headers:
+        if name in found:
+            found[name].append(value.decode("latin-1"))
     try:
-        credential = credential_of(headers.getlist("authorization"), headers.getlist("x-api-key"))
+        credential = credential_of(found[b"authorization"], found[b"x-api-key"])
     except ConflictingKeysError as error:
         text = "Authorization and x-api-key hold different keys; send one"
         raise LlmgwError("bad_request", text) from error
-    record = control_plane(request).keys.find(credential) if credential else None
+    record = keys.find(credential) if credential else None
     if record is None:
         raise LlmgwError("unauthenticated", UNAUTHENTICATED)
     return record

@@ -5,7 +5,7 @@ Rule 2: an apply that changes nothing makes no revision.
 Rule 3: one apply at a time; `if_revision` refuses when somebody else was quicker.
 """
 
-from asyncio import Lock
+from asyncio import Lock, to_thread
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -93,9 +93,9 @@ class CatalogRevisions:
             self.catalog = load_catalog(latest.text, f"revision {latest.number}")
             self._revision = latest
 
-    def preview(self, text: str, file: str = "") -> list[Change]:
+    async def preview(self, text: str, file: str = "") -> list[Change]:
         """Return what `text` would change; raises InvalidDocumentError."""
-        return diff_catalogs(self.catalog, load_catalog(text, file))
+        return diff_catalogs(self.catalog, await to_thread(load_catalog, text, file))
 
     async def apply(
         self, text: str, *, file: str = "", actor: str, if_revision: int | None = None
@@ -106,7 +106,7 @@ class CatalogRevisions:
             InvalidDocumentError: every mistake in it.
             LlmgwError: `revision_changed`.
         """
-        catalog = load_catalog(text, file)
+        catalog = await to_thread(load_catalog, text, file)
         async with self._lock:
             if if_revision is not None and if_revision != self.number:
                 text = f"the catalog is at revision {self.number}, not {if_revision}: look again"

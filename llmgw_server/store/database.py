@@ -50,6 +50,7 @@ class Database:
         engine = create_async_engine(url, pool_pre_ping=False)
         if parsed.get_backend_name() == "sqlite":
             sa.event.listen(engine.sync_engine, "connect", _set_pragmas)
+            sa.event.listen(engine.sync_engine, "begin", _begin)
         try:
             async with engine.begin() as connection:
                 if parsed.get_backend_name() == "sqlite":
@@ -104,7 +105,13 @@ def _lock(file: Path) -> int:
     return descriptor
 
 
+def _begin(connection: sa.Connection) -> None:
+    """Begin for real: the driver by itself would leave DDL, and so migrations, outside of it."""
+    connection.exec_driver_sql("BEGIN")
+
+
 def _set_pragmas(connection: Any, _record: object) -> None:  # noqa: ANN401 - a driver's own type
+    connection.isolation_level = None
     cursor = connection.cursor()
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
         cursor.execute(f"PRAGMA {pragma}")

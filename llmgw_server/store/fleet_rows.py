@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -10,7 +10,10 @@ from llmgw_common.ids import NodeId
 from llmgw_server.access.enroll import EnrolledNode, JoinToken
 from llmgw_server.events import Event
 from llmgw_server.store.database import Database
-from llmgw_server.store.tables import events, join_tokens, nodes
+from llmgw_server.store.tables import events, join_tokens, meta, nodes
+
+#: Row of `meta` with the highest event id that may be in use.
+_RESERVED: Final = "events_reserved"
 
 
 class EnrollmentRows:
@@ -129,11 +132,18 @@ class EventRows:
         return found[::-1] if since is None else found
 
     async def last_id(self) -> int:
-        """Return the highest id."""
+        """Return the highest id that was stored or reserved."""
+        query = sa.select(meta.c.value).where(meta.c.name == _RESERVED)
         async with self._database.begin() as connection:
-            return int(
-                (await connection.execute(sa.select(sa.func.max(events.c.id)))).scalar() or 0
-            )
+            stored = (await connection.execute(sa.select(sa.func.max(events.c.id)))).scalar()
+            reserved = (await connection.execute(query)).scalar()
+        return max(int(stored or 0), int(reserved or 0))
+
+    async def reserve(self, up_to: int) -> None:
+        """Note that ids up to this one may be in use."""
+        async with self._database.begin() as connection:
+            await connection.execute(sa.delete(meta).where(meta.c.name == _RESERVED))
+            await connection.execute(sa.insert(meta).values(name=_RESERVED, value=str(up_to)))
 
     async def forget_before(self, at: datetime) -> None:
         """Delete older ones."""

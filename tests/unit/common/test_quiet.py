@@ -95,3 +95,32 @@ def test_a_fake_clock_moves_by_hand_and_the_wall_alone_may_jump():
     assert shown is not None
     assert (clock.now() - shown).total_seconds() == 60
     assert at_from_age(clock, None) is None
+
+
+def test_tracing_that_is_on_sends_spans_to_a_receiver_and_carries_the_context():
+    """In a process of its own, as the tracer provider is one for a whole process."""
+    program = """
+import http.server, threading
+got = []
+class Receiver(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        got.append((self.path, self.headers["content-type"], self.rfile.read(
+            int(self.headers["content-length"]))))
+        self.send_response(200); self.end_headers()
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+from opentelemetry import trace
+from llmgw_common.tracing import *
+end = setup_tracing(TracingSettings(
+    enabled=True, endpoint=f"http://127.0.0.1:{server.server_address[1]}"), "llmgw-test")
+with trace.get_tracer("t").start_as_current_span("a-span"):
+    carrier = current_carrier()
+assert carrier and "traceparent" in carrier
+assert context_from(carrier) is not None
+end()
+(path, kind, body), = got
+assert (path, kind) == ("/v1/traces", "application/x-protobuf"), (path, kind)
+assert b"a-span" in body and b"llmgw-test" in body
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

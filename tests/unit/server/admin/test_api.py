@@ -1,5 +1,6 @@
 """The admin API over the whole server: roles, shapes, catalog, keys, nodes, events."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -294,3 +295,76 @@ async def test_the_openapi_document_has_stable_operation_ids(server):
     ids = [operation["operationId"] for path in paths.values() for operation in path.values()]
     assert {"apply_catalog", "explain_model", "list_events", "create_key"} <= set(ids)
     assert len(ids) == len(set(ids))
+
+
+async def test_a_stranger_is_turned_away_before_a_body_is_read(server):
+    app, _ = server
+    taken = 0
+
+    async def body():
+        nonlocal taken
+        for _ in range(1000):
+            taken += 1
+            yield b"x" * 65536
+
+    async with client_of(app, None) as stranger:
+        answer = await stranger.put("/api/v1/catalog", content=body())
+        assert answer.status_code == 401
+        answer = await stranger.put("/api/v1/catalog", content=b"{not json")
+        assert answer.status_code == 401
+
+
+async def test_a_body_beyond_its_limit_is_413_announced_or_not(server):
+    _, admin = server
+
+    async def body():
+        for _ in range(200):
+            yield b"x" * 65536
+
+    assert (await admin.put("/api/v1/catalog", content=body())).status_code == 413
+    assert (await admin.put("/api/v1/catalog", content=b"x" * (10 << 20))).status_code == 413
+    assert (await admin.post("/agent/v1/join", content=b"x" * 100_000)).status_code == 413
+
+
+async def test_two_revocations_at_once_leave_an_admin(server):
+    _, admin = server
+    await make_key(admin, "admin")
+    ids = [k["id"] for k in (await admin.get("/api/v1/keys")).json()["items"]]
+    answers = await asyncio.gather(*(admin.delete(f"/api/v1/keys/{i}") for i in ids))
+    assert sorted(a.status_code for a in answers) in ([204, 401], [204, 409])
+
+
+async def test_two_joins_under_one_name_are_one_node(server):
+    app, admin = server
+    made = await admin.post("/api/v1/join-tokens", json={"uses": 5})
+    body = {"token": made.json()["text"], "node_name": "n1", "addresses": ["127.0.0.1"]}
+    async with client_of(app, None) as agent:
+        answers = await asyncio.gather(*(agent.post("/agent/v1/join", json=body) for _ in range(4)))
+    assert {a.status_code for a in answers} == {200}
+    assert len({a.json()["node_id"] for a in answers}) == 1
+    assert len((await admin.get("/api/v1/nodes")).json()["items"]) == 1
+
+
+async def test_dry_run_and_revision_may_stand_in_the_query(server):
+    _, admin = server
+    body = {"text": CATALOG}
+    dry = await admin.put("/api/v1/catalog", params={"dry_run": 1}, json=body)
+    assert dry.json()["is_changed"] is False
+    assert (await admin.get("/api/v1/catalog")).json()["revision"] == 0
+    stale = await admin.put("/api/v1/catalog", params={"if_revision": 7}, json=body)
+    assert stale.status_code == 412
+
+
+@pytest.mark.parametrize("number", ["99999999999999999999", "²", "-1", "x", "9" * 5000])
+async def test_an_odd_number_is_the_callers_mistake_and_no_fault_of_ours(server, number):
+    _, admin = server
+    answer = await admin.get("/api/v1/events", params={"since": number})
+    assert answer.status_code == 422
+    headers = {"if-match": f'"{number}"'.encode()}
+    answer = await admin.put("/api/v1/catalog", json={"text": CATALOG}, headers=headers)
+    assert answer.status_code == 400
+
+
+async def test_a_wrong_method_is_told_the_right_ones(server):
+    _, admin = server
+    assert (await admin.delete("/api/v1/models")).headers["allow"] == "GET"

@@ -265,3 +265,21 @@ async def test_a_bootstrap_key_and_token_from_files_work_and_a_bad_key_is_refuse
         async with running_server(other, **files):
             pass
     assert caught.value.code == "invalid_config"
+
+
+async def test_a_migration_that_is_cut_off_leaves_nothing_half_done(tmp_path, monkeypatch):
+    from llmgw_server.store import database as module
+
+    real = module._migrate
+
+    def cut_off(connection):
+        real(connection)
+        raise LlmgwError("internal", "cut off")
+
+    monkeypatch.setattr(module, "_migrate", cut_off)
+    with pytest.raises(LlmgwError, match="cut off"):
+        await Database.open(sqlite_url(tmp_path))
+    monkeypatch.undo()
+    database = await Database.open(sqlite_url(tmp_path))
+    assert await RevisionRows(database).latest() is None
+    await database.close()
