@@ -5,12 +5,13 @@ import hmac
 import itertools
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -94,7 +95,7 @@ def create_app(engine: Engine) -> Starlette:
         yield
         life.cancel()
 
-    app = Starlette(routes=routes, lifespan=lifespan)
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _refuse})
     app.state.engine = engine
     return app
 
@@ -117,6 +118,12 @@ def _error(status: int, text: str) -> JSONResponse:
     return JSONResponse(body, status_code=status)
 
 
+async def _refuse(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    return _error(error.status_code, error.detail)
+
+
 async def _health(request: Request) -> Response:
     is_loaded = _engine(request).is_loaded
     return JSONResponse({"status": "ok"}) if is_loaded else _error(503, "loading model")
@@ -133,9 +140,11 @@ async def _generate(request: Request) -> Response:
     if refusal:
         return refusal
     engine = _engine(request)
-    body: dict[str, Any] = await request.json()
+    body = await _body(request)
     asked = body.get("max_completion_tokens") or body.get("max_tokens") or engine.script.tokens
-    count = min(int(asked), engine.script.tokens)
+    if body.keys().isdisjoint(("messages", "prompt")) or not isinstance(asked, int) or asked < 1:
+        raise HTTPException(400, "messages or prompt is needed, and a positive max_tokens if any")
+    count = min(asked, engine.script.tokens)
     is_chat = request.url.path.endswith("/chat/completions")
     prompt_tokens = len(json.dumps(body.get("messages") or body.get("prompt") or "")) // 4
     usage = {
@@ -147,10 +156,41 @@ async def _generate(request: Request) -> Response:
         wants_usage = bool((body.get("stream_options") or {}).get("include_usage"))
         events = _stream(engine, count, is_chat, usage if wants_usage else None)
         return StreamingResponse(events, media_type="text/event-stream")
-    text = "".join([token async for token in engine.tokens(count)])
+    text = await _unless_left(request, _text(engine, count))
     choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
     choice |= {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
     return JSONResponse(_envelope(engine, is_chat, choices=[choice], usage=usage))
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    try:
+        body = await request.json()
+    except ValueError as error:
+        raise HTTPException(400, f"the body is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise HTTPException(400, "the body is no JSON object")
+    return body
+
+
+async def _text(engine: Engine, count: int) -> str:
+    return "".join([token async for token in engine.tokens(count)])
+
+
+async def _unless_left(request: Request, answer: Coroutine[Any, Any, str]) -> str:
+    """Return the answer; it ends at once if the client leaves, and so does this request."""
+    doing, leaving = asyncio.create_task(answer), asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return doing.result() if doing.done() else ""
+    finally:
+        for task in (doing, leaving):
+            task.cancel()
+        await asyncio.gather(doing, leaving, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _stream(
@@ -188,7 +228,7 @@ async def _embeddings(request: Request) -> Response:
     refusal = _refusal(request)
     if refusal:
         return refusal
-    body = await request.json()
+    body = await _body(request)
     inputs = body["input"] if isinstance(body.get("input"), list) else [body.get("input", "")]
     rows = [
         {"object": "embedding", "index": i, "embedding": [len(str(text)) / 100, 0.5, -0.5]}
@@ -204,7 +244,7 @@ async def _tokenize(request: Request) -> Response:
     refusal = _refusal(request)
     if refusal:
         return refusal
-    body = await request.json()
+    body = await _body(request)
     words = str(body.get("prompt") or body.get("content") or "").split()
     return JSONResponse({"count": len(words), "tokens": list(range(len(words)))})
 
