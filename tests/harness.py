@@ -90,7 +90,8 @@ class Fleet:
     def __init__(self, folder: Path, **server: Any) -> None:
         self.folder = folder
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        scheme = "https" if "tls" in server else "http"
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
         self.agents: dict[str, Program] = {}
         self.server = self._server(server)
 

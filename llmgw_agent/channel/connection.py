@@ -7,13 +7,11 @@ Rule 3: engines are not touched by any of this.
 """
 
 import asyncio
-import hashlib
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 import httpx
 import structlog
@@ -34,6 +32,7 @@ from llmgw_agent.channel.session import (
     SessionState,
     Synced,
 )
+from llmgw_agent.channel.trust import tls_context
 from llmgw_agent.settings import AgentSettings
 from llmgw_common.clock import Clock
 from llmgw_common.command_line import read_secret
@@ -171,7 +170,7 @@ class Connection:
             "instance_id": self._me.instance_id,
             "addresses": self._me.addresses,
         }
-        verify = self._tls() or True
+        verify = await self._tls() or True
         async with httpx.AsyncClient(verify=verify, timeout=10.0) as client:
             answer = await client.post(f"{self._settings.server}/agent/v1/join", json=body)
         if answer.status_code != httpx.codes.OK:
@@ -186,16 +185,11 @@ class Connection:
         log.info("joined", node=credential.node_name, node_id=credential.node_id)
         return credential
 
-    def _tls(self) -> ssl.SSLContext | None:
-        if urlsplit(self._settings.server).scheme != "https":
-            return None
+    async def _tls(self) -> ssl.SSLContext | None:
         tls = self._settings.tls
-        context = ssl.create_default_context(cafile=str(tls.ca_file) if tls.ca_file else None)
-        if tls.fingerprint:
-            # The pinned fingerprint is checked after the handshake, in place of a CA.
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+        return await tls_context(
+            self._settings.server, ca_file=tls.ca_file, fingerprint=tls.fingerprint
+        )
 
     # --- talking ---------------------------------------------------------------------------------
 
@@ -204,7 +198,7 @@ class Connection:
         url = self._settings.server.replace("http", "ws", 1) + "/agent/v1/connect"
         async with connect(
             url,
-            ssl=self._tls(),
+            ssl=await self._tls(),
             additional_headers={"authorization": f"Bearer {credential.secret}"},
             max_size=FRAME_BYTES_MAX,
             open_timeout=10.0,
@@ -212,7 +206,6 @@ class Connection:
             proxy=None,
             compression=None,
         ) as socket:
-            self._check_fingerprint(socket)
             session = AgentSession(
                 term=await asyncio.to_thread(self._identity.term),
                 opened_at_s=self._clock.monotonic_s(),
@@ -232,16 +225,6 @@ class Connection:
                     await self.commands.close()
             log.info("disconnected", code=socket.close_code, text=socket.close_reason)
             return was_live
-
-    def _check_fingerprint(self, socket: ClientConnection) -> None:
-        wanted = self._settings.tls.fingerprint
-        if not wanted:
-            return
-        tls = socket.transport.get_extra_info("ssl_object")
-        found = hashlib.sha256(tls.getpeercert(binary_form=True)).hexdigest() if tls else ""
-        if found != wanted.replace(":", "").lower():
-            text = "the server's certificate is not the pinned one (tls.fingerprint)"
-            raise LlmgwError("unauthenticated", text)
 
     async def _until_over(self, socket: ClientConnection, session: AgentSession) -> None:
         tasks = [
