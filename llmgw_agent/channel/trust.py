@@ -1,4 +1,4 @@
-"""How the agent knows that it speaks to its server: a CA, or the pinned fingerprint of a certificate.
+"""How the agent knows that it speaks to its server: a CA, or one certificate by its fingerprint.
 
 With a fingerprint the server's certificate is fetched, compared, and then made the only one that
 the connection will accept: nothing, not even the join token, is sent to another holder.
