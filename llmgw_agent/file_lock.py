@@ -17,8 +17,10 @@ POLL_S: Final = 0.1
 
 
 @asynccontextmanager
-async def file_lock(path: Path, tell_waiting: Callable[[], None]) -> AsyncIterator[None]:
-    """Hold the lock of `path`; waits, without a limit, for another holder to end.
+async def file_lock(path: Path, tell_waiting: Callable[[], None]) -> AsyncIterator[int]:
+    """Hold the lock of `path`, as an open file; waits, without a limit, for another holder to end.
+
+    A child process that inherits the file holds the lock, too, until both have ended.
 
     Args:
         path: the lock file, made if it is not there (mode 0600).
@@ -35,7 +37,7 @@ async def file_lock(path: Path, tell_waiting: Callable[[], None]) -> AsyncIterat
                 tell_waiting()
                 is_told = True
             await asyncio.sleep(POLL_S)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
