@@ -176,22 +176,31 @@ async def test_a_server_that_ignores_the_range_and_always_cuts_is_given_up(tmp_p
     assert len(index.ranges) == QUICK.tries
 
 
+KEPT, THROWN_AWAY = "bytes=100000-", None
+
+
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "then"),
     [
-        status(416),
-        status(429),
-        status(500),
-        status(200, body=b"login"),
-        status(206, "content-range: bytes 7-11/99", body=b"wrong"),
-        status(206, f"content-range: bytes 100000-100004/{len(WHEEL) + 1}", body=b"wrong"),
-        status(200, "content-encoding: gzip", body=b"\x1f\x8b"),
-        b"HTTP/1.1 2",
+        (status(416), THROWN_AWAY),
+        (status(429), KEPT),
+        (status(500), KEPT),
+        (status(200, body=b"login"), "bytes=5-"),
+        (status(206, "content-range: bytes 7-11/99", body=b"wrong"), THROWN_AWAY),
+        (status(206, body=b"wrong"), THROWN_AWAY),
+        (
+            status(206, f"content-range: bytes 100000-100004/{len(WHEEL) + 1}", body=b"wrong"),
+            THROWN_AWAY,
+        ),
+        (status(200, "content-encoding: gzip", body=b"\x1f\x8b"), KEPT),
+        (b"HTTP/1.1 2", KEPT),
     ],
-    ids=range(8),
+    ids=range(9),
 )
-async def test_a_passing_trouble_is_tried_again(tmp_path, answer):
-    await fetched(tmp_path, LyingIndex(answers={0: 100_000, 1: answer}))
+async def test_a_passing_trouble_is_tried_again(tmp_path, answer, then):
+    index = LyingIndex(answers={0: 100_000, 1: answer})
+    await fetched(tmp_path, index)
+    assert index.ranges[1:3] == ["bytes=100000-", then]
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,7 @@ async def test_a_data_folder_under_home_or_not_made_yet_has_a_disk(tmp_path, mon
         assert found.disk_total_bytes == wanted
         assert found.disk_free_bytes > 0
         assert found.gpu_note == "NVML is switched off"
+    assert facts_module._disk_of(Path("~/not/made/yet")) == tmp_path
 
 
 async def test_a_library_without_a_driver_is_a_cpu_node_that_says_so(inventory, monkeypatch):
