@@ -133,7 +133,8 @@ class Fleet:
         token_file = self.folder / f"{name}.token"
         with self.api() as api:
             token_file.write_text(api.create_join_token(JoinTokenRequest()).text)
-        low = 30000 + 100 * len(self.agents) + (os.getpid() % 50) * 200
+        # Below the ephemeral range, and apart from the demo's band.
+        low = 21000 + 100 * len(self.agents) + (os.getpid() % 50) * 200
         config = self.folder / f"{name}.yaml"
         config.write_text(
             yaml.safe_dump(

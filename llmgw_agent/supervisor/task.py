@@ -165,7 +165,7 @@ class ShardTask:
             program = await self._around.installs.ensure(command.engine, self._tell)
             self._step = "fetch"
             self._move(ShardState.FETCHING)
-            weights = await self._around.weights.ensure(command.source, self._fetched)
+            weights = await self._around.weights.ensure(command.source, self._fetched, self._tell)
             self._around.weights.use(command.source, command.shard_id)
             self._step = "launch"
             self._move(ShardState.STARTING, "launching the engine")
