@@ -110,13 +110,25 @@ class FleetRegistry:
             self.needs_pass = True
 
     def remove_node(self, node_id: NodeId, now_s: float) -> None:
-        """Forget the node and every shard on it; replicas that lose a shard fail by their rules."""
+        """Forget the node and every shard on it.
+
+        Replicas that lose a shard fail at once, so that others are placed in the same pass. It was
+        an operator's doing and no fault of the model: its count of failures stays as it was.
+        """
         self._nodes.pop(node_id, None)
         self._unclaimed = {k: s for k, s in self._unclaimed.items() if s.node_id != node_id}
         for replica in list(self._replicas.values()):
             kept = tuple(s for s in replica.shards if s.node_id != node_id)
-            if len(kept) != len(replica.shards):
-                self._put(replace(replica, shards=kept), now_s)
+            if len(kept) == len(replica.shards):
+                continue
+            failures = self._failures.get(replica.model)
+            self.fail_replica(replica.replica_id, "its node was removed", now_s)
+            if failures is None:
+                self._failures.pop(replica.model, None)
+            else:
+                self._failures[replica.model] = failures
+            failed = self._replicas[replica.replica_id]
+            self._put(replace(failed, shards=kept), now_s)
         self._view = None
         self.needs_pass = True
 

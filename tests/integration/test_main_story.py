@@ -271,3 +271,18 @@ def test_a_server_that_lost_its_database_takes_a_node_in_again_by_the_shared_tok
         eventually(lambda: fleet.node_state("n1") == "connected", 40, "the node")
     finally:
         fleet.close()
+
+
+def test_a_removed_nodes_model_is_placed_on_another_node_at_once(fleet):
+    fleet.start_agent("n1")
+    fleet.apply(simulated_catalog({}))
+    fleet.wait_model("tiny")
+    fleet.start_agent("n2")
+    with fleet.api() as api:
+        api.remove_node("n1")
+        eventually(
+            lambda: [r.node for r in api.replicas() if r.state == "ready"] == ["n2"],
+            15,
+            "the replica on n2",
+        )
+    assert fleet.chat("tiny", max_tokens=1).status_code == 200

@@ -205,11 +205,15 @@ def test_a_failure_is_told_with_its_class_and_last_log_lines(registry):
     assert dict(change.facts)["log_tail"] == "free(): invalid pointer"
 
 
-def test_removing_a_node_fails_the_replicas_that_lose_a_shard(registry):
+def test_removing_a_node_fails_its_replicas_at_once_and_blames_no_model(registry):
     registry.register(N1, 1, make_register(make_report()), 1.0)
     registry.remove_node(N1, 2.0)
     assert not registry.view().nodes
-    assert only_replica(registry).state is not ReplicaState.READY
+    replica = only_replica(registry)
+    assert replica.state is ReplicaState.FAILED
+    assert not replica.counts_toward_wanted
+    assert replica.error == "its node was removed"
+    assert not registry.view().failures
 
 
 def test_the_view_is_the_same_object_until_something_changes(registry):
