@@ -11,7 +11,7 @@ from llmgw_common.clock import Clock
 from llmgw_common.ids import IdSource
 from llmgw_server.gateway.account import Accounts, UsageSink
 from llmgw_server.gateway.admission import Admission
-from llmgw_server.gateway.asgi import EdgeLimits, GatewayApp
+from llmgw_server.gateway.asgi import GatewayApp
 from llmgw_server.gateway.auth import KeyRing
 from llmgw_server.gateway.balance import Balance
 from llmgw_server.gateway.core import Core
@@ -22,17 +22,10 @@ from llmgw_server.gateway.upstream import UpstreamPool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """What the owner decides (settings: `gateway`); times in seconds.
-
-    Attributes:
-        body_s: how long a request's body may take to come, beside its size's own share.
-        client_stall_s: how long a client may take nothing of its answer before it counts as gone.
-    """
+    """What the owner decides (settings: `gateway`)."""
 
     auth: Literal["keys", "none"] = "keys"
     body_bytes_max: int = 32 << 20
-    body_s: float = 30.0
-    client_stall_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +59,7 @@ class Gateway:
             now=clock.now,
             now_s=clock.monotonic_s,
         )
-        self.app = GatewayApp(
-            self._core,
-            ids,
-            EdgeLimits(
-                body_bytes=settings.body_bytes_max,
-                body_s=settings.body_s,
-                client_stall_s=settings.client_stall_s,
-            ),
-        )
+        self.app = GatewayApp(self._core, ids, settings.body_bytes_max)
         self._booking: asyncio.Task[None] | None = None
 
     @property
@@ -110,8 +95,8 @@ class Gateway:
 
     async def stop(self) -> None:
         """Write what is booked and close what is idle; requests have ended before."""
-        self._core.accounts.end()
         if self._booking:
-            await self._booking
+            self._booking.cancel()
+            await asyncio.gather(self._booking, return_exceptions=True)
         await self._core.accounts.flush()
         self._core.pool.close()
