@@ -39,7 +39,7 @@ def route(*targets: Target, **fields: object) -> ModelRoute:
     return ModelRoute(**({"name": "m", "targets": targets} | fields))  # type: ignore[arg-type]
 
 
-QUICK = RouteLimits(max_wait_s=0.5, first_byte_s=1.0, between_bytes_s=0.5)
+QUICK = RouteLimits(max_wait_s=0.5, first_byte_s=1.0, whole_answer_s=1.0, between_bytes_s=0.5)
 
 
 class Served:

@@ -7,18 +7,24 @@ Rule 3: an unknown path still needs a key: strangers learn nothing of what there
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
+import structlog
 
 from llmgw_common.ids import IdSource
 from llmgw_server.gateway.auth import KeyRecord
-from llmgw_server.gateway.core import Call, Core
+from llmgw_server.gateway.core import Core
 from llmgw_server.gateway.errors import Refusal, body_of
+from llmgw_server.gateway.headers import Headers, is_event_stream
 from llmgw_server.gateway.peek import too_large
+from llmgw_server.gateway.relay import Call
 from llmgw_server.gateway.table import ModelRoute
-from llmgw_server.gateway.upstream import Headers, UpstreamError
+from llmgw_server.gateway.upstream import UpstreamError
+
+log = structlog.get_logger(__name__)
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -42,17 +48,36 @@ _MODELS: Final = "/v1/models"
 _JSON: Final = (b"content-type", b"application/json")
 
 
+#: Bytes of a body that a slow but honest client sends in a second (design: fault R3).
+_BODY_BYTES_A_SECOND: Final = 256 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeLimits:
+    """What one client may take; times in seconds.
+
+    Attributes:
+        body_bytes: largest request body.
+        body_s: how long a body may take to come, beside a second for each 256 KiB.
+        client_stall_s: how long a client may take nothing of its answer before it counts as gone.
+    """
+
+    body_bytes: int
+    body_s: float
+    client_stall_s: float
+
+
 class _ClientGoneError(Exception):
-    """The client left before its request was whole."""
+    """The client left, or takes nothing any more."""
 
 
 class GatewayApp:
     """The ASGI application of /v1 and its neighbours."""
 
-    def __init__(self, core: Core, ids: IdSource, body_bytes_max: int) -> None:
+    def __init__(self, core: Core, ids: IdSource, limits: EdgeLimits) -> None:
         self._core = core
         self._ids = ids
-        self._body_bytes_max = body_bytes_max
+        self._limits = limits
 
     @staticmethod
     def owns(path: str) -> bool:
@@ -63,7 +88,7 @@ class GatewayApp:
         self, scope: MutableMapping[str, Any], receive: Receive, send: SendMessage
     ) -> None:
         """Serve one HTTP request."""
-        client = _AsgiClient(send, self._ids.new("req"))
+        client = _AsgiClient(send, self._ids.new("req"), self._limits.client_stall_s)
         path: str = scope["path"]
         try:
             await self._serve(scope, path, receive, client)
@@ -73,6 +98,12 @@ class GatewayApp:
             await client.end(is_cut=True)
         except _ClientGoneError:
             return
+        except Exception:
+            # The top of a request: a fault of ours is told in the API's shape, and logged.
+            log.exception(
+                "request failed by a fault", request_id=client.request_id, path=path[:200]
+            )
+            await client.fault(path)
 
     async def _serve(
         self, scope: MutableMapping[str, Any], path: str, receive: Receive, client: "_AsgiClient"
@@ -95,9 +126,9 @@ class GatewayApp:
         call = Call(
             path=path,
             headers=headers,
-            body=await _read_body(receive, headers, self._body_bytes_max),
+            body=await _read_body(receive, headers, self._limits),
             request_id=client.request_id,
-            limit_bytes=self._body_bytes_max,
+            limit_bytes=self._limits.body_bytes,
         )
         await _until_gone(self._core.serve(call, key, client), receive)
         await client.end()
@@ -133,28 +164,34 @@ def _entries(route: ModelRoute) -> list[dict[str, Any]]:
 class _AsgiClient:
     """Writes one answer."""
 
-    def __init__(self, send: SendMessage, request_id: str) -> None:
+    def __init__(self, send: SendMessage, request_id: str, stall_s: float) -> None:
         self._send = send
+        self._stall_s = stall_s
         self.request_id = request_id
         self._has_head = False
-        self._has_length = False
+        self._is_events = False
         self._is_over = False
 
     async def head(self, status: int, headers: Headers) -> None:
         self._has_head = True
-        self._has_length = any(name == b"content-length" for name, _ in headers)
+        self._is_events = is_event_stream(headers)
         headers = [*headers, (b"x-request-id", self.request_id.encode())]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def body(self, chunk: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        try:
+            async with asyncio.timeout(self._stall_s):
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except TimeoutError as error:
+            raise _ClientGoneError from error
 
     async def end(self, *, is_cut: bool = False) -> None:
-        """End the answer, unless it was cut short of its announced length.
+        """End the answer, unless it was cut short and is no stream, which has its error event.
 
-        Such a one is left open: the server then closes the connection, and the client sees it.
+        Such a one is left open: the server then closes the connection, so that no client takes
+        half an answer for a whole one.
         """
-        if self._is_over or not self._has_head or (is_cut and self._has_length):
+        if self._is_over or not self._has_head or (is_cut and not self._is_events):
             return
         self._is_over = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -168,7 +205,15 @@ class _AsgiClient:
         extra = refusal.headers()
         if refusal.status == 401:
             extra.append((b"www-authenticate", b"Bearer"))
+        if refusal.status == 408:
+            extra.append((b"connection", b"close"))  # the rest of the body is not waited for
         await self._whole(refusal.status, body_of(refusal, path), extra)
+
+    async def fault(self, path: str) -> None:
+        """Say that we are at fault; an answer that has begun is left open, so it is seen as cut."""
+        if not self._has_head:
+            message = "The gateway failed; its log tells more under this answer's x-request-id."
+            await self.refuse(Refusal(status=500, code="internal", message=message), path)
 
     async def _whole(self, status: int, body: bytes, extra: Headers) -> None:
         length = (b"content-length", str(len(body)).encode())
@@ -203,10 +248,24 @@ def _need(method: str, wanted: str, path: str) -> None:
         )
 
 
-async def _read_body(receive: Receive, headers: Headers, limit_bytes: int) -> bytes:
+async def _read_body(receive: Receive, headers: Headers, limits: EdgeLimits) -> bytes:
     announced = _values(headers, b"content-length")
-    if announced and announced[0].isdigit() and int(announced[0]) > limit_bytes:
-        raise too_large(limit_bytes)
+    size = int(announced[0]) if announced and announced[0].isdigit() else limits.body_bytes
+    if size > limits.body_bytes:
+        raise too_large(limits.body_bytes)
+    limit_s = limits.body_s + size / _BODY_BYTES_A_SECOND
+    try:
+        async with asyncio.timeout(limit_s):
+            return await _whole_body(receive, limits.body_bytes)
+    except TimeoutError as error:
+        raise Refusal(
+            status=408,
+            code="request_timeout",
+            message=f"The body did not come within {limit_s:.0f} s.",
+        ) from error
+
+
+async def _whole_body(receive: Receive, limit_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:

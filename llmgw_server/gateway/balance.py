@@ -14,6 +14,8 @@ from llmgw_server.gateway.table import Target, TargetKey
 FAILURE_WEIGHT: Final = 8.0
 #: ...for this long (seconds).
 FAILURE_S: Final = 5.0
+#: A weight of 0 means "last of all", and never a division by it.
+WEIGHT_MIN: Final = 1e-6
 
 
 @dataclass(slots=True)
@@ -45,7 +47,7 @@ class Balance:
         failed_at_s = self._failed_at_s.get(target.key)
         if failed_at_s is not None and self.now_s() - failed_at_s < FAILURE_S:
             load += FAILURE_WEIGHT
-        return load / target.weight
+        return load / max(target.weight, WEIGHT_MIN)
 
     def begin(self, target: Target) -> None:
         """A request goes to the target."""

@@ -11,21 +11,29 @@ from llmgw_common.clock import Clock
 from llmgw_common.ids import IdSource
 from llmgw_server.gateway.account import Accounts, UsageSink
 from llmgw_server.gateway.admission import Admission
-from llmgw_server.gateway.asgi import GatewayApp
+from llmgw_server.gateway.asgi import EdgeLimits, GatewayApp
 from llmgw_server.gateway.auth import KeyRing
 from llmgw_server.gateway.balance import Balance
 from llmgw_server.gateway.core import Core
 from llmgw_server.gateway.metrics import GatewayMetrics
+from llmgw_server.gateway.relay import Forwarder
 from llmgw_server.gateway.table import RouteTable, TargetKey
 from llmgw_server.gateway.upstream import UpstreamPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """What the owner decides (settings: `gateway`)."""
+    """What the owner decides (settings: `gateway`); times in seconds.
+
+    Attributes:
+        body_s: how long a request's body may take to come, beside its size's own share.
+        client_stall_s: how long a client may take nothing of its answer before it counts as gone.
+    """
 
     auth: Literal["keys", "none"] = "keys"
     body_bytes_max: int = 32 << 20
+    body_s: float = 30.0
+    client_stall_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +57,27 @@ class Gateway:
         on_demand: Callable[[], None],
         settings: GatewaySettings,
     ) -> None:
+        self._pool = UpstreamPool()
+        metrics = GatewayMetrics(registry)
         self._core = Core(
             admission=Admission(on_demand),
             balance=Balance(clock.monotonic_s),
-            pool=UpstreamPool(),
+            forwarder=Forwarder(pool=self._pool, metrics=metrics, now_s=clock.monotonic_s),
             accounts=Accounts(sink, clock.now),
-            metrics=GatewayMetrics(registry),
+            metrics=metrics,
             needs_key=settings.auth == "keys",
             now=clock.now,
             now_s=clock.monotonic_s,
         )
-        self.app = GatewayApp(self._core, ids, settings.body_bytes_max)
+        self.app = GatewayApp(
+            self._core,
+            ids,
+            EdgeLimits(
+                body_bytes=settings.body_bytes_max,
+                body_s=settings.body_s,
+                client_stall_s=settings.client_stall_s,
+            ),
+        )
         self._booking: asyncio.Task[None] | None = None
 
     @property
@@ -73,7 +91,7 @@ class Gateway:
         core.table = table
         targets = [target for route in table.routes for target in route.targets]
         core.balance.forget({target.key for target in targets})
-        core.pool.keep_only({(target.host, target.port) for target in targets})
+        self._pool.keep_only({(target.host, target.port) for target in targets})
         core.admission.table_changed()
 
     def publish_keys(self, keys: KeyRing) -> None:
@@ -95,8 +113,8 @@ class Gateway:
 
     async def stop(self) -> None:
         """Write what is booked and close what is idle; requests have ended before."""
+        self._core.accounts.end()
         if self._booking:
-            self._booking.cancel()
-            await asyncio.gather(self._booking, return_exceptions=True)
+            await self._booking
         await self._core.accounts.flush()
-        self._core.pool.close()
+        self._pool.close()

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
@@ -23,6 +23,12 @@ class GatewayMetrics:
         self.retries = Counter(
             "llmgw_gateway_retries", "Requests sent a second time", ["model"], registry=registry
         )
+        self.in_flight = Gauge(
+            "llmgw_gateway_in_flight",
+            "Requests that are waiting or being answered",
+            ["model"],
+            registry=registry,
+        )
         self.duration = Histogram(
             "llmgw_gateway_request_seconds",
             "From request to last byte",
@@ -32,7 +38,7 @@ class GatewayMetrics:
         )
         self.first_byte = Histogram(
             "llmgw_gateway_first_byte_seconds",
-            "From sending to the engine's first byte",
+            "From sending to the first byte of the engine's content",
             ["model"],
             buckets=_SECONDS,
             registry=registry,

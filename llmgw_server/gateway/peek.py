@@ -31,11 +31,13 @@ class Peek:
     Attributes:
         is_stream: only the JSON value true means stream (case B15).
         asked_for_usage: the client wants the usage event of a stream.
+        has_odd_options: its stream_options are no object: the engine's to refuse, not ours to mend.
     """
 
     model: str
     is_stream: bool
     asked_for_usage: bool
+    has_odd_options: bool = False
 
 
 _decoder: Final = msgspec.json.Decoder(_Fields)
@@ -105,19 +107,21 @@ def peek(body: bytes) -> Peek:
         model=fields.model,
         is_stream=fields.stream is True,
         asked_for_usage=isinstance(options, dict) and options.get("include_usage") is True,
+        has_odd_options=options is not None and not isinstance(options, dict),
     )
 
 
 def for_engine(body: bytes, path: str, found: Peek, served_model: str) -> tuple[bytes, bool]:
     """Return the body to send and whether we asked for usage that the client did not ask for."""
-    adds_usage = found.is_stream and not found.asked_for_usage and path in _TAKES_STREAM_OPTIONS
+    asks_already = found.asked_for_usage or found.has_odd_options
+    adds_usage = found.is_stream and not asks_already and path in _TAKES_STREAM_OPTIONS
     if found.model == served_model and not adds_usage:
         return body, False
     fields = _raw_decoder.decode(body)
-    fields["model"] = msgspec.Raw(msgspec.json.encode(served_model))
+    if found.model != served_model:
+        fields["model"] = msgspec.Raw(msgspec.json.encode(served_model))
     if adds_usage:
-        options = msgspec.json.decode(fields.get("stream_options", b"{}"))
-        options = options if isinstance(options, dict) else {}
+        options = msgspec.json.decode(fields.get("stream_options", b"{}")) or {}
         fields["stream_options"] = msgspec.Raw(
             msgspec.json.encode(options | {"include_usage": True})
         )

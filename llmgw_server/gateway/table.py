@@ -35,11 +35,18 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteLimits:
-    """A model's limits; times in seconds."""
+    """A model's limits; times in seconds.
+
+    Attributes:
+        first_byte_s: from sending a streamed request to the first byte of its content.
+        whole_answer_s: the same for an answer in one piece, which begins when all of it is made.
+            Source: what OpenAI's Python client waits by default.
+    """
 
     max_queue: int = 200
     max_wait_s: float = 120.0
     first_byte_s: float = 60.0
+    whole_answer_s: float = 600.0
     between_bytes_s: float = 30.0
 
 

@@ -9,12 +9,14 @@ Rule 4: interim (1xx) answers are skipped; trailers are dropped.
 """
 
 import asyncio
+import socket
 from collections import deque
 from dataclasses import dataclass
 from typing import Final, cast
 
 import httptools
 
+from llmgw_server.gateway.headers import Headers
 from llmgw_server.gateway.table import Target
 
 #: Bytes of an answer that may wait for a slow client before the engine's socket is paused.
@@ -24,8 +26,14 @@ CONNECT_S: Final = 1.0
 IDLE_MAX: Final = 64
 #: Head of an answer (bytes) that is still believed to be one.
 HEAD_BYTES_MAX: Final = 64 << 10
-
-Headers = list[tuple[bytes, bytes]]
+#: A host that is silent for 10 s and then answers no probe, or takes no bytes for 15 s, is gone.
+_KEEPALIVE: Final = {
+    "TCP_KEEPIDLE": 10,
+    "TCP_KEEPINTVL": 2,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 15_000,
+    "TCP_NODELAY": 1,
+}
 
 
 class UpstreamError(Exception):
@@ -34,6 +42,10 @@ class UpstreamError(Exception):
 
 class ConnectError(UpstreamError):
     """No connection came about: the request was surely not processed."""
+
+
+class SilentError(UpstreamError):
+    """The engine took longer than it may: it may still be at work, so nobody else is asked."""
 
 
 class StaleError(UpstreamError):
@@ -155,6 +167,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, not a check: uvloop's transports are no subclasses of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
+        _notice_dead_hosts(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
         self._got_bytes = True
@@ -198,7 +211,8 @@ class _Connection(asyncio.Protocol):
             return
         self._has_head = True
         self._has_length = any(
-            name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value)
+            name == b"content-length"
+            or (name == b"transfer-encoding" and b"chunked" in value.lower())
             for name, value in self._headers
         ) or status in (204, 304)
         self._keeps_alive = self._parser.should_keep_alive()
@@ -234,11 +248,22 @@ class _Connection(asyncio.Protocol):
         self.abort()
 
 
+def _notice_dead_hosts(sock: socket.socket | None) -> None:
+    """Make the kernel end a connection whose host went away without a word."""
+    if sock is None:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):  # Linux has them all
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 class UpstreamPool:
     """Idle connections by address; the newest is used first."""
 
     def __init__(self) -> None:
         self._idle: dict[tuple[str, int], list[_Connection]] = {}
+        self._addresses: set[tuple[str, int]] = set()
 
     async def request(self, target: Target, request: bytes, *, is_fresh: bool = False) -> Answer:
         """Send a whole request; return its answer once the head has come.
@@ -259,7 +284,8 @@ class UpstreamPool:
             raise
 
     def keep_only(self, addresses: set[tuple[str, int]]) -> None:
-        """Close what is idle to addresses that left the table."""
+        """Close what is idle to addresses that left the table; keep nothing to them later."""
+        self._addresses = addresses
         for address in [address for address in self._idle if address not in addresses]:
             for connection in self._idle.pop(address):
                 connection.abort()
@@ -270,6 +296,9 @@ class UpstreamPool:
 
     def give_back(self, connection: _Connection) -> None:
         """Keep the connection for the next request, if there is room."""
+        if connection.address not in self._addresses:
+            connection.abort()
+            return
         idle = self._idle.setdefault(connection.address, [])
         if len(idle) < IDLE_MAX:
             idle.append(connection)

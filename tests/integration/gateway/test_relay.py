@@ -262,24 +262,46 @@ async def test_silence_between_bytes_ends_the_stream_and_frees_the_engine():
                 await engine.left.wait()
 
 
-async def test_no_first_byte_in_time_is_an_error_and_frees_the_engine():
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_no_first_byte_in_time_is_an_error_and_frees_the_engine(is_stream):
     async def mute(exchange: Exchange) -> None:
         await asyncio.sleep(30)
 
     async with ScriptedEngine(mute) as engine:
         async with served(route(target(engine.port), limits=QUICK)) as gw:
-            assert (await gw.chat()).status_code == 502
+            answer = await gw.chat(stream=is_stream)
+            assert answer.status_code == 504
+            assert answer.json()["error"]["code"] == "replica_timed_out"
             async with asyncio.timeout(1):
                 await engine.left.wait()
 
 
-async def test_an_error_as_the_first_event_becomes_a_real_status():
+@pytest.mark.parametrize("cut", [0, 3, 9, 16])
+@pytest.mark.parametrize("status", [400, 429, 500])
+async def test_an_error_as_the_first_event_becomes_a_real_status(status, cut):
     async def error_first(exchange: Exchange) -> None:
-        body = event({"error": {"message": "no slot", "code": 500}})
-        await exchange.send(STREAM_HEAD, chunk(body), chunk(DONE), LAST_CHUNK)
+        body = event({"error": {"message": "no slot", "code": status}})
+        await exchange.send(STREAM_HEAD, *([chunk(body[:cut])] if cut else []), gap_s=0.02)
+        await exchange.send(chunk(body[cut:]), chunk(DONE), LAST_CHUNK)
 
     async with ScriptedEngine(error_first) as engine, served(route(target(engine.port))) as gw:
-        assert (await gw.chat(stream=True)).status_code == 502
+        answer = await gw.chat(stream=True)
+        await gw.idle()
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"] == "no slot"
+    assert gw.sink.rows[0].key.outcome == f"engine_{status}"
+
+
+@pytest.mark.parametrize(("status", "tries"), [(400, 1), (503, 2)])
+async def test_a_first_error_event_is_tried_elsewhere_unless_the_request_is_at_fault(status, tries):
+    async def error_first(exchange: Exchange) -> None:
+        await exchange.send(STREAM_HEAD, chunk(event({"error": {"code": status}})), LAST_CHUNK)
+
+    async with ScriptedEngine(error_first) as one, ScriptedEngine(error_first) as two:
+        both = route(target(one.port, "rep-1"), target(two.port, "rep-2"))
+        async with served(both) as gw:
+            assert (await gw.chat(stream=True)).status_code == status
+    assert len(one.seen) + len(two.seen) == tries
 
 
 @pytest.mark.parametrize(

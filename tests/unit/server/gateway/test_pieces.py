@@ -17,7 +17,7 @@ from llmgw_server.gateway.auth import ConflictingKeysError, KeyRecord, KeyRing, 
 from llmgw_server.gateway.balance import FAILURE_S, Balance
 from llmgw_server.gateway.errors import Refusal, body_of, event_of
 from llmgw_server.gateway.peek import for_engine, peek
-from llmgw_server.gateway.sse import Usage, UsageFilter, UsageTail, is_error_event
+from llmgw_server.gateway.sse import Usage, UsageFilter, UsageTail, first_error
 from llmgw_server.gateway.table import RouteTable
 from tests.gateway_harness import RecordingSink, route, target
 from tests.scripted_engine import DONE, USAGE, event, token
@@ -159,7 +159,7 @@ def test_usage_is_read_in_every_form_that_engines_send(body, usage):
     ],
 )
 def test_an_error_at_the_head_of_a_stream_is_seen(first, is_error):
-    assert is_error_event(first) is is_error
+    assert (first_error(first) is not None) is is_error
 
 
 class Clock:
